@@ -1,0 +1,63 @@
+"""What a search ended with, after the finalists were measured again."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from search_space.candidate import Candidate
+from search_space.environment import EnvironmentIdentity
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One entry of the final: `name` is a candidate's key, ``vendor:<library>`` or ``incumbent``.
+
+    `run_secs` holds one time per round, in seconds a call; rounds are the same for all contestants, so that ratios
+    can be paired.
+    """
+
+    name: str
+    run_secs: tuple[float, ...]
+    candidate: Candidate | None = None
+    artifact: str | None = None  # content hash
+    max_rel_err: float | None = None
+
+
+@dataclass(frozen=True)
+class Final:
+    """All contestants of one task measured interleaved, in random order, over many rounds, in one process."""
+
+    contestants: tuple[Contestant, ...]
+    identity: EnvironmentIdentity
+    interval: tuple[float, float]
+    failures: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> error
+
+
+@dataclass(frozen=True)
+class BestConfig:
+    """The promoted winner. `speedup` = vendor / ours, median of paired rounds; `speedup_ci95` its 95 % interval.
+
+    `served` is what a lookup tells the caller to run: "vendor" when ours would be slower.
+    """
+
+    candidate: Candidate
+    artifact: str
+    latency_s: float
+    latency_ci95_s: tuple[float, float]
+    baseline_name: str
+    baseline_latency_s: float
+    speedup: float
+    speedup_ci95: tuple[float, float]
+    served: str
+    identity: EnvironmentIdentity
+    roofline_bound: str  # "compute" or "memory"
+    roofline_fraction: float
+    ridge_flop_per_byte: float
+    max_rel_err: float | None = None
+    trials: int = 0
+
+    def to_json(self) -> dict[str, object]:
+        out = dataclasses.asdict(self)
+        out["candidate"] = self.candidate.to_json()
+        out["identity"] = self.identity.to_json()
+        return out

@@ -1,0 +1,199 @@
+"""Read models: what the service shows of a job, as plain data. And the half of the store that the service uses."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from search_space.candidate import Candidate
+from search_space.target import Target, TargetQuery
+from search_space.workload import Workload
+from tuner.best import BestConfig
+from tuner.job import JobSpec, JobState, StopReason
+from tuner.outcome import Outcome
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TaskView:
+    index: int
+    workload: Workload
+    weight: float
+    trials: int
+    target: Target | None  # bound at the first claim
+    best_latency_s: float | None  # best valid measurement so far, or the promoted one
+    best: BestConfig | None  # after promotion
+    schedule_id: str | None
+    baseline_name: str | None
+    baseline_latency_s: float | None
+    stop_reason: StopReason | None
+
+
+@dataclass(frozen=True)
+class JobView:
+    """Times are seconds since the epoch (UTC). `failed_by` counts trials by outcome other than OK."""
+
+    id: str
+    spec: JobSpec
+    state: JobState
+    stop_reason: StopReason | None
+    error: tuple[str, str] | None  # (code, message)
+    trials_done: int
+    trials_ok: int
+    failed_by: Mapping[Outcome, int]
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    tasks: Sequence[TaskView]
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrialView:
+    id: int
+    ordinal: int
+    task_index: int
+    attempt: int
+    candidate: Candidate
+    outcome: Outcome
+    latency_s: float | None
+    ci95_s: tuple[float, float] | None
+    predicted_score: float | None
+    error: str | None
+    device_id: str | None
+    started_at: float | None
+    finished_at: float | None
+
+
+@dataclass(frozen=True)
+class ProgressPoint:
+    """Best so far after trial `ordinal` of task `task_index`; None where nothing valid was seen yet."""
+
+    ordinal: int
+    task_index: int
+    at: float
+    latency_s: float | None
+    best_latency_s: float | None
+
+
+@dataclass(frozen=True)
+class Event:
+    """`sequence` counts from 1 within a job, without gaps; `kind` is job, trial, best, model or device."""
+
+    sequence: int
+    kind: str
+    data: Mapping[str, object]
+    at: float
+
+
+@dataclass(frozen=True)
+class ScheduleView:
+    id: str
+    job_id: str
+    workload: Workload
+    target: Target
+    best: BestConfig
+    measured_at: float
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """`status`: exact, nearest, stale or missed. Stale: a schedule of the same workload and target query exists for
+    another identity or sketch version; `differs` names the fields."""
+
+    status: str
+    schedule: ScheduleView | None
+    differs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LookupCount:
+    workload: Workload
+    target: TargetQuery
+    counts: Mapping[str, int]
+    last_at: float
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    runner_id: str
+    device_id: str
+    target: Target
+    healthy: bool
+    detail: str
+    last_seen_at: float
+    alive: bool  # its heartbeat has not expired
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    items: Sequence[T]
+    next_cursor: str | None
+
+
+class NotFound(LookupError):
+    """No such job, trial or schedule."""
+
+
+class Conflict(RuntimeError):
+    """The request contradicts the present state (cancel of a completed job, a reused idempotency key)."""
+
+
+class BadCursor(ValueError):
+    """A page cursor that this store did not hand out."""
+
+
+class ServiceStore(Protocol):
+    """The half of the store that the HTTP service uses. Thread-safe; returns copies; every method one transaction.
+
+    Raises NotFound, Conflict and BadCursor as named. Job states change only along `tuner.job.TRANSITIONS`.
+    """
+
+    def create_job(self, spec: JobSpec, idempotency_key: str | None, now: float) -> tuple[JobView, bool]:
+        """(job, created). The same key with the same spec returns the first job; with another spec Conflict."""
+
+    def job(self, job_id: str) -> JobView: ...
+
+    def jobs(self, state: JobState | None, limit: int, cursor: str | None) -> Page[JobView]:
+        """Newest first."""
+
+    def cancel(self, job_id: str, now: float) -> JobView:
+        """Idempotent; Conflict on a completed or failed job."""
+
+    def pause(self, job_id: str, now: float) -> JobView: ...
+
+    def resume(self, job_id: str, now: float) -> JobView: ...
+
+    def trials(
+        self, job_id: str, task_index: int | None, outcome: Outcome | None, limit: int, cursor: str | None
+    ) -> Page[TrialView]: ...
+
+    def trial(self, trial_id: int) -> tuple[TrialView, Workload, Target]: ...
+
+    def progress(self, job_id: str, task_index: int, points: int) -> Sequence[ProgressPoint]:
+        """Down-sampled to at most `points`, every improvement of the best kept."""
+
+    def events(self, job_id: str, after: int, limit: int) -> Sequence[Event]: ...
+
+    def best(self, workload: Workload, target: TargetQuery, device_filter: Mapping[str, str]) -> Lookup:
+        """The newest exact schedule; `device_filter` narrows by identity fields (driver, cuda, policy, ...)."""
+
+    def nearest(self, workload: Workload, target: TargetQuery, limit: int) -> Sequence[ScheduleView]:
+        """Schedules of the same op, dtypes and flags on that target, nearest in log shape first."""
+
+    def schedule(self, schedule_id: str) -> ScheduleView: ...
+
+    def schedules_of_job(self, job_id: str) -> Sequence[ScheduleView]: ...
+
+    def artifact(self, digest: str) -> bytes:
+        """NotFound for a hash that is not stored."""
+
+    def count_lookup(self, workload: Workload, target: TargetQuery, status: str, now: float) -> None: ...
+
+    def lookups(self, limit: int, cursor: str | None) -> Page[LookupCount]: ...
+
+    def devices(self, now: float) -> Sequence[DeviceView]: ...
+
+    def ping(self) -> None:
+        """Raises when the database cannot be reached or its schema is not the expected one."""
