@@ -1,13 +1,13 @@
 """RFC 9457 problem documents: one table from error to status, one function that renders."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from api import errors
@@ -102,12 +102,26 @@ def _dotted(loc: Sequence[object]) -> str:
     return ".".join(str(part) for part in (loc[1:] if len(loc) > 1 else loc))
 
 
-async def _known(request: Request, error: Exception) -> JSONResponse:
+def set_error_page(app: FastAPI, page: Callable[[Row, str, bool], Response]) -> None:
+    """What a browser is shown in place of a problem document, outside the API's own paths."""
+    app.state.error_page = page
+
+
+def _answer(request: Request, row: Row, detail: str, extra: Mapping[str, object] | None = None) -> Response:
+    page = getattr(request.app.state, "error_page", None)
+    wants_page = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/v1/")
+    if page is not None and wants_page and request.method == "GET":
+        shown: Response = page(row, detail, bool(request.app.state.service.settings.keys))
+        return shown
+    return render(row, detail, extra)
+
+
+async def _known(request: Request, error: Exception) -> Response:
     detail, extra = describe(error)
-    return render(row_of(error), detail, extra)
+    return _answer(request, row_of(error), detail, extra)
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
+async def _http(request: Request, error: Exception) -> Response:
     """Faults of routing: 404 for an unknown path, 405 with Allow."""
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
@@ -117,15 +131,15 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
         detail = f"no resource at {request.url.path}"
     elif error.status_code == 405:
         detail = f"{request.method} is not allowed here"
-    response = render(row, detail)
+    response = _answer(request, row, detail)
     response.headers.update(error.headers or {})
     return response
 
 
-async def _internal(request: Request, error: Exception) -> JSONResponse:
+async def _internal(request: Request, error: Exception) -> Response:
     """The cause goes to the log, never to the caller: it may hold paths, queries or keys."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return render(INTERNAL, "the request could not be answered; the service's log says why")
+    return _answer(request, INTERNAL, "the request could not be answered; the service's log says why")
 
 
 def install(app: FastAPI) -> None:
