@@ -200,7 +200,9 @@ class ServiceStore(Protocol):
     def artifact(self, digest: str) -> bytes:
         """NotFound for a hash that is not stored."""
 
-    def count_lookup(self, workload: Workload, target: TargetQuery, status: str, now: float) -> None: ...
+    def count_lookup(
+        self, workload: Workload, target: TargetQuery, status: str, now: float, count: int = 1
+    ) -> None: ...
 
     def lookups(self, limit: int, cursor: str | None) -> Page[LookupCount]: ...
 
