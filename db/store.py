@@ -2,10 +2,12 @@
 functions of the module that is named after the noun."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from db import blobs, devices, jobs, leases, lookup, lookups, records, schedules, trial_views, trials
+from db import blobs, jobs, leases, lookup, lookups, records, schedules, trial_views, trials
+from db import devices as device_rows
 from db import events as job_events
 from db.engine import Transactions
 from db.schema import check_revision
@@ -18,7 +20,7 @@ from tuner.best import BestConfig
 from tuner.job import JobSpec, JobState, StopReason
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
-from tuner.ports import DeviceInfo, Lease, Measured, Progress, Trial
+from tuner.ports import DeviceInfo, Lease, Measured, Progress, RunnerStore, Trial
 from tuner.task import Task, TuningRecord
 from tuner.views import (
     DeviceView,
@@ -29,6 +31,7 @@ from tuner.views import (
     Page,
     ProgressPoint,
     ScheduleView,
+    ServiceStore,
     StoreCounts,
     TrialView,
 )
@@ -109,8 +112,8 @@ class SqlStore:
     def load_model(self, op: str, target_kind: str) -> tuple[bytes, str] | None:
         return self._tx.read(lambda s: blobs.load_model(s, op, target_kind))
 
-    def heartbeat_devices(self, runner_id: str, found: Sequence[DeviceInfo], ttl_s: float) -> None:
-        self._tx.write(lambda s: devices.heartbeat(s, runner_id, found, ttl_s, self._now(s)))
+    def heartbeat_devices(self, runner_id: str, devices: Sequence[DeviceInfo], ttl_s: float) -> None:
+        self._tx.write(lambda s: device_rows.heartbeat(s, runner_id, devices, ttl_s, self._now(s)))
 
     # --- the service's half ------------------------------------------------------------------------------------
 
@@ -173,7 +176,7 @@ class SqlStore:
         return self._tx.read(lambda s: lookups.page(s, limit, cursor))
 
     def devices(self, now: float) -> Sequence[DeviceView]:
-        return self._tx.read(lambda s: devices.devices(s, now))
+        return self._tx.read(lambda s: device_rows.devices(s, now))
 
     def counts(self) -> StoreCounts:
         return self._tx.read(jobs.counts)
@@ -181,3 +184,9 @@ class SqlStore:
     def ping(self) -> None:
         """Raises StoreUnavailable, StoreDamaged or SchemaMismatch."""
         check_revision(self._tx.engine)
+
+
+if TYPE_CHECKING:  # the type checker compares every signature with the ports'
+
+    def _both(store: SqlStore) -> tuple[RunnerStore, ServiceStore]:
+        return store, store
