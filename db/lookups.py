@@ -14,8 +14,8 @@ from tuner.views import LookupCount, Page
 STATUSES = ("exact", "nearest", "stale", "missed")
 
 
-def count(session: Session, workload: Workload, target: TargetQuery, status: str, now: float) -> None:
-    """One more; a single statement, so that two at once both count."""
+def add(session: Session, workload: Workload, target: TargetQuery, status: str, now: float, count: int) -> None:
+    """`count` more; a single statement, so that two at once both count."""
     if status not in STATUSES:
         raise ValueError(f"a lookup ends as one of {', '.join(STATUSES)}, not {status!r}")
     text = canonical(target.to_json())
@@ -24,7 +24,7 @@ def count(session: Session, workload: Workload, target: TargetQuery, status: str
         "workload": canonical(workload.to_json()),
         "target": text,
         "target_key": digest(text)[:16],
-        **{name: int(name == status) for name in STATUSES},
+        **{name: count * (name == status) for name in STATUSES},
         "last_at": now,
     }
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
@@ -32,7 +32,7 @@ def count(session: Session, workload: Workload, target: TargetQuery, status: str
     statement = insert(LookupRow).values(values)
     session.execute(
         statement.on_conflict_do_update(
-            index_elements=["workload_key", "target_key"], set_={status: counter + 1, "last_at": now}
+            index_elements=["workload_key", "target_key"], set_={status: counter + count, "last_at": now}
         )
     )
 

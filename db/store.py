@@ -169,8 +169,8 @@ class SqlStore:
     def artifact(self, digest: str) -> bytes:
         return self._tx.read(lambda s: self._artifacts.get(s, digest))
 
-    def count_lookup(self, workload: Workload, target: TargetQuery, status: str, now: float) -> None:
-        self._tx.write(lambda s: lookups.count(s, workload, target, status, now))
+    def count_lookup(self, workload: Workload, target: TargetQuery, status: str, now: float, count: int = 1) -> None:
+        self._tx.write(lambda s: lookups.add(s, workload, target, status, now, count))
 
     def lookups(self, limit: int, cursor: str | None) -> Page[LookupCount]:
         return self._tx.read(lambda s: lookups.page(s, limit, cursor))
@@ -188,5 +188,8 @@ class SqlStore:
 
 if TYPE_CHECKING:  # the type checker compares every signature with the ports'
 
-    def _both(store: SqlStore) -> tuple[RunnerStore, ServiceStore]:
-        return store, store
+    def _for_a_runner(store: SqlStore) -> RunnerStore:
+        return store
+
+    def _for_the_service(store: SqlStore) -> ServiceStore:
+        return store
