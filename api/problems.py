@@ -11,12 +11,16 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from api import errors
+from db.errors import SchemaMismatch, StoreDamaged, StoreError
 from search_space.errors import InvalidField
+from tuner.ports import StoreUnavailable
 from tuner.views import BadCursor, Conflict, NotFound
 
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+# A detail may quote the request: a megabyte of it helps nobody.
+MAX_DETAIL = 1000
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,10 @@ TABLE: Mapping[type[Exception], Row] = {
     errors.HostRefused: Row(403, "host-refused", "The service does not answer to this host name"),
     errors.Untuned: Row(404, "untuned", "No schedule of this workload for this target"),
     errors.Stale: Row(404, "stale", "The schedule known was made under other conditions"),
+    StoreUnavailable: Row(503, "store-unavailable", "The database cannot be used now"),
+    SchemaMismatch: Row(503, "schema-mismatch", "The database has another schema than this program"),
+    StoreDamaged: Row(500, "store-damaged", "Stored data is not what was written"),
+    StoreError: Row(500, "store-unusable", "The database cannot be used as it is"),
     errors.TooManyWatchers: Row(503, "too-many-watchers", "No event stream is free"),
 }
 INTERNAL = Row(500, "internal", "The service failed")
@@ -60,14 +68,14 @@ def document(row: Row, detail: str, extra: Mapping[str, object] | None = None) -
         "type": f"urn:tilewright:problem:{row.code}",
         "title": row.title,
         "status": row.status,
-        "detail": detail,
+        "detail": detail if len(detail) <= MAX_DETAIL else detail[:MAX_DETAIL] + "...",
         "code": row.code,
     }
     return body | dict(extra or {})
 
 
 def render(row: Row, detail: str, extra: Mapping[str, object] | None = None) -> JSONResponse:
-    headers = {"WWW-Authenticate": 'Bearer realm="tilewright"'} if row.status == 401 else {}
+    headers = {401: {"WWW-Authenticate": 'Bearer realm="tilewright"'}, 503: {"Retry-After": "2"}}.get(row.status, {})
     return JSONResponse(document(row, detail, extra), row.status, headers, MEDIA_TYPE)
 
 
@@ -90,7 +98,7 @@ def problem_of(error: Exception) -> dict[str, object]:
 
 
 def _entry(field: str, message: str, allowed: Sequence[str] = ()) -> dict[str, object]:
-    return {"field": field, "message": message, "allowed": list(allowed)}
+    return {"field": field[:MAX_DETAIL], "message": message[:MAX_DETAIL], "allowed": list(allowed)}
 
 
 def _fields(entries: list[dict[str, object]]) -> dict[str, object]:
