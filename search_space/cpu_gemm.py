@@ -1,10 +1,12 @@
-"""What the CPU GEMM sketches share: what they refuse, the vector unit as they see it, and feature names."""
+"""What the CPU GEMM sketches share: what they refuse."""
 
-from dataclasses import dataclass
-from math import ceil, prod
+from collections.abc import Iterable, Mapping
+from math import prod
 
+from search_space.cpu_model import VectorUnit, vector_unit
 from search_space.dtypes import DTYPES
 from search_space.gemm import GemmWorkload
+from search_space.knob import Knob, Knobs, KnobValue
 from search_space.sketch import Refusal, Sketch
 from search_space.target import Target
 from search_space.workload import Workload
@@ -12,25 +14,8 @@ from search_space.workload import Workload
 DTYPES_IN = ("float32", "bfloat16", "float16")
 # TIR indexes buffers with 32 bits here.
 ELEMENTS_MAX = 2**31 - 1
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-@dataclass(frozen=True)
-class VectorUnit:
-    """Float32 lanes of one vector register, and how many registers there are."""
-
-    lanes: int
-    registers: int
-
-
-def vector_unit(target: Target) -> VectorUnit:
-    """AVX-512 has 32 registers of 16 lanes, AVX2 16 of 8, NEON 32 of 4, SSE 16 of 4."""
-    bits = max(128, target.vector_bits)
-    wide_file = bits >= 512 or any(f in ("neon", "asimd", "sve") for f in target.features)
-    return VectorUnit(bits // 32, 32 if wide_file else 16)
+# Fewer columns than this are not worth a vector.
+NARROWEST = 4
 
 
 def common_refusal(workload: Workload, target: Target) -> Refusal | None:
@@ -69,25 +54,44 @@ def itemsize(dtype: str) -> int:
     return DTYPES[dtype].itemsize
 
 
+def column_unit(workload: GemmWorkload, target: Target) -> VectorUnit:
+    """The vector unit as columns of C can use it: half or a quarter of a register where C is narrower than one."""
+    unit = vector_unit(target)
+    lanes = unit.lanes
+    while lanes > max(NARROWEST, workload.n):
+        lanes //= 2
+    return VectorUnit(lanes, unit.registers)
+
+
 def is_half(dtype: str) -> bool:
     return itemsize(dtype) < 4
 
 
-def grain_waste(grains: int, cores: int) -> float:
-    """Share of core time lost when `grains` equal pieces are dealt to `cores` cores: 1 - grains / (rounds * cores)."""
-    rounds = ceil(grains / max(1, cores))
-    return 1.0 - grains / (rounds * max(1, cores))
+def gemm(workload: Workload) -> GemmWorkload:
+    assert isinstance(workload, GemmWorkload)
+    return workload
 
 
-def overlap_waste(extent: int, tile: int) -> float:
-    """Share of the computed elements that a shifted last tile computes twice."""
-    computed = ceil_div(extent, tile) * tile
-    return 1.0 - extent / computed
+def fitting(knobs: tuple[Knob, ...], wanted: Mapping[str, KnobValue]) -> Knobs:
+    """`wanted` moved into the domains: a number to the largest value not above it (or the smallest), others as is."""
+    out: Knobs = {}
+    for knob in knobs:
+        value = wanted.get(knob.name, knob.values[0])
+        if knob.ordered:
+            below = [v for v in knob.values if int(v) <= int(value)]
+            value = below[-1] if below else knob.values[0]
+        out[knob.name] = value if value in knob.values else knob.values[0]
+    return out
 
 
-def at_most(values: tuple[int, ...], limit: int) -> tuple[int, ...]:
-    """The values up to `limit`, and `limit` itself where it lies below the largest: always at least one."""
-    kept = {v for v in values if v <= limit}
-    if limit < max(values):
-        kept.add(limit)
-    return tuple(sorted(kept))
+def legal_seeds(
+    sketch: Sketch, workload: Workload, target: Target, wishes: Iterable[Mapping[str, KnobValue]]
+) -> tuple[Knobs, ...]:
+    """The wishes, fitted to the domains, that break no constraint, without repeats."""
+    domains = sketch.knobs(workload, target)
+    found: list[Knobs] = []
+    for wish in wishes:
+        knobs = fitting(domains, wish)
+        if knobs not in found and sketch.violated(workload, target, knobs) is None:
+            found.append(knobs)
+    return tuple(found)

@@ -7,7 +7,8 @@ the task (m x n, either order) > k > one register tile of `mr` rows x `nv` vecto
 
 from dataclasses import dataclass
 
-from search_space.cpu_gemm import VectorUnit, ceil_div, grain_waste, is_half, itemsize, overlap_waste
+from search_space.cpu_gemm import is_half, itemsize
+from search_space.cpu_model import VectorUnit, ceil_div, grain_waste, overlap_waste
 from search_space.gemm import GemmWorkload
 from search_space.sketch import Constraint, Resources, Traffic
 from search_space.target import Target

@@ -2,7 +2,8 @@
 
 from abc import abstractmethod
 
-from search_space.cpu_gemm import CpuGemmSketch, at_most, ceil_div, is_half, vector_unit
+from search_space.cpu_gemm import NARROWEST, CpuGemmSketch, column_unit, gemm, is_half
+from search_space.cpu_model import at_most, ceil_div, vector_unit
 from search_space.cpu_tile_plan import TilePlan
 from search_space.gemm import GemmWorkload
 from search_space.knob import Knob, Knobs
@@ -14,14 +15,9 @@ _ROWS = {16: (1, 2, 3, 4, 5, 6, 8), 32: (1, 2, 3, 4, 6, 8, 10, 12, 14)}
 _VECTORS = {16: (1, 2, 3, 4), 32: (1, 2, 3, 4, 6)}
 
 
-def gemm(workload: Workload) -> GemmWorkload:
-    assert isinstance(workload, GemmWorkload)
-    return workload
-
-
 def tile_knobs(workload: GemmWorkload, target: Target) -> tuple[Knob, ...]:
     """mr, nv, ku: the register tile and its unroll."""
-    unit = vector_unit(target)
+    unit = column_unit(workload, target)
     rows = at_most(_ROWS[unit.registers], workload.m)
     rows = tuple(r for r in rows if r > 1) or rows  # one row reuses no B; only m = 1 needs it
     return (
@@ -40,7 +36,7 @@ def chunk_knob(workload: GemmWorkload, target: Target, smallest_tile: int) -> Kn
 
 
 def n_block_knob(workload: GemmWorkload, target: Target) -> Knob:
-    tiles = ceil_div(workload.n, vector_unit(target).lanes)
+    tiles = ceil_div(workload.n, column_unit(workload, target).lanes)
     values = tuple(v for v in (1, 2, 4, 8, 16, 32) if v <= tiles)
     return Knob("nb", values, "register tiles along n of one task")
 
@@ -65,9 +61,8 @@ class TileSketch(CpuGemmSketch):
     def plan(self, workload: GemmWorkload, target: Target, knobs: Knobs) -> TilePlan: ...
 
     def structure_refusal(self, workload: GemmWorkload, target: Target) -> Refusal | None:
-        lanes = vector_unit(target).lanes
-        if workload.n < lanes:
-            return Refusal("n", f"is below one vector of {lanes}", (f">= {lanes}",))
+        if workload.n < NARROWEST:
+            return Refusal("n", "has too few columns for a vector", (f">= {NARROWEST}",))
         return None
 
     def violated(self, workload: Workload, target: Target, knobs: Knobs) -> Constraint | None:
@@ -86,27 +81,3 @@ class TileSketch(CpuGemmSketch):
 def register_tiles(target: Target) -> tuple[tuple[int, int], ...]:
     """(rows, vectors) that keep both multiply-add units busy and fit the register file, best first."""
     return ((6, 2), (4, 3)) if vector_unit(target).registers == 16 else ((8, 2), (4, 4), (6, 4), (12, 2), (8, 3))
-
-
-def fitting(knobs: tuple[Knob, ...], wanted: dict[str, object]) -> Knobs:
-    """`wanted` moved into the domains: a number to the largest value not above it (or the smallest), others as is."""
-    out: Knobs = {}
-    for knob in knobs:
-        value = wanted.get(knob.name, knob.values[0])
-        if knob.ordered and isinstance(value, int):
-            below = [v for v in knob.values if isinstance(v, int) and v <= value]
-            out[knob.name] = below[-1] if below else knob.values[0]
-        else:
-            out[knob.name] = value if value in knob.values else knob.values[0]  # type: ignore[assignment]
-    return out
-
-
-def legal_seeds(sketch: TileSketch, workload: GemmWorkload, target: Target, wishes: list[dict[str, object]]) -> tuple[Knobs, ...]:
-    """The wishes, fitted to the domains, that break no constraint, without repeats."""
-    domains = sketch.knobs(workload, target)
-    found: list[Knobs] = []
-    for wish in wishes:
-        knobs = fitting(domains, wish)
-        if knobs not in found and sketch.violated(workload, target, knobs) is None:
-            found.append(knobs)
-    return tuple(found)

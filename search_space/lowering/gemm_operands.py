@@ -6,7 +6,7 @@ from typing import Any
 from tvm.tirx.script.builder import ir as T
 
 from search_space.gemm import GemmWorkload
-from search_space.lowering.emit import Buffer, at, flat_params, narrow, splat, store, widen
+from search_space.lowering.emit import Buffer, at, flat_params, narrow, registers, splat, store, widen
 from search_space.lowering.polynomials import activation
 from search_space.workload import Operand
 
@@ -88,7 +88,10 @@ class GemmOperands:
         """C[i, j : j + lanes] = epilogue(value + bias)."""
         dtype = self.workload.dtype_out
         if self.bias is not None:
-            value = value + widen(self.bias[at(j, lanes)], dtype, lanes)
+            # Through a register: TVM reads a bfloat16 inside a Bind (as an activation has) as an integer, silently.
+            biased = registers(lanes)
+            store(biased, value + widen(self.bias[at(j, lanes)], dtype, lanes), at(0, lanes))
+            value = biased[at(0, lanes)]
         value = activation(self.workload.epilogue, value, lanes)
         index = batch * (self.workload.m * self.workload.n) + i * self.workload.n + j
         store(self.c, narrow(value, dtype, lanes), at(index, lanes))

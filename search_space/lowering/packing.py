@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from tvm.tirx.script.builder import ir as T
-
 from search_space.cpu_tile_plan import TilePlan
 from search_space.lowering.emit import Buffer, at, each_vector, loop, narrow, store, tile_start
 from search_space.lowering.gemm_operands import GemmOperands
@@ -24,15 +22,17 @@ def pack_b_panel(
         return
     # A few consecutive elements of one column of B at a time, so that each cache line is read once.
     whole = rows // lanes
-    with loop(whole) as outer:
-        with loop(nr) as j:
+
+    def copy(p: Expr, j: Expr) -> None:
+        store(to, narrow(ops.b_at(batch, k0 + p, j0 + j), dtype, 1), base + p * nr + j)
+
+    if not isinstance(rows, int) or whole:
+        with loop(whole) as outer, loop(nr) as j:
             for inner in range(lanes):
-                p = outer * lanes + inner
-                store(to, narrow(ops.b_at(batch, k0 + p, j0 + j), dtype, 1), base + p * nr + j)
-    with loop(rows - whole * lanes) as inner:
-        with loop(nr) as j:
-            p = whole * lanes + inner
-            store(to, narrow(ops.b_at(batch, k0 + p, j0 + j), dtype, 1), base + p * nr + j)
+                copy(outer * lanes + inner, j)
+    if not isinstance(rows, int) or rows % lanes:
+        with loop(rows % lanes) as inner, loop(nr) as j:
+            copy(whole * lanes + inner, j)
 
 
 def pack_b_whole(ops: GemmOperands, plan: TilePlan, to: Buffer, dtype: str) -> None:
@@ -58,3 +58,16 @@ def pack_a_whole(ops: GemmOperands, plan: TilePlan, to: Buffer) -> None:
                     store(to, value, (task * w.k + start + u) * plan.mr + i)
 
         each_vector(w.k, min(4, w.k), copy)
+
+
+def copy_a_rows(ops: GemmOperands, lanes: int, to: Buffer) -> None:
+    """A as float32 [batch, m, k], by all cores."""
+    w = ops.workload
+    with loop(w.batch * w.m, parallel=True) as row:
+
+        def copy(p: Expr, width: int) -> None:
+            batch, i = row // w.m, row % w.m
+            value = ops.a_along_k(batch, i, p, width) if width > 1 else ops.a_at(batch, i, p)
+            store(to, value, at(row * w.k + p, width))
+
+        each_vector(w.k, lanes if ops.a_stride_k == 1 else 1, copy)

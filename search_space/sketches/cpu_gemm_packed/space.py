@@ -1,21 +1,19 @@
 """Knobs of the register-tiled GEMM that packs B inside the call."""
 
-from search_space.cpu_gemm import is_half, vector_unit
+from search_space.cpu_gemm import column_unit, gemm, is_half, legal_seeds
 from search_space.cpu_tile_plan import TilePlan
 from search_space.cpu_tile_space import (
     ORDER_KNOB,
     TileSketch,
     chunk_knob,
-    gemm,
     k_block_knob,
-    legal_seeds,
     n_block_knob,
     pack_a_knob,
     register_tiles,
     tile_knobs,
 )
 from search_space.gemm import GemmWorkload
-from search_space.knob import Knob, Knobs
+from search_space.knob import Knob, Knobs, KnobValue
 from search_space.target import Target
 from search_space.workload import Workload
 
@@ -44,7 +42,7 @@ class CpuGemmPacked(TileSketch):
     def plan(self, workload: GemmWorkload, target: Target, knobs: Knobs) -> TilePlan:
         return TilePlan(
             workload=workload,
-            unit=vector_unit(target),
+            unit=column_unit(workload, target),
             mr=int(knobs["mr"]),
             nv=int(knobs["nv"]),
             ku=int(knobs["ku"]),
@@ -59,8 +57,8 @@ class CpuGemmPacked(TileSketch):
     def seeds(self, workload: Workload, target: Target) -> tuple[Knobs, ...]:
         w = gemm(workload)
         pack_a = "tiles" if is_half(w.dtype_a) else "none"
-        base: dict[str, object] = {"ku": 1, "pack_a": pack_a, "pack_b": "block", "n_inner": True, "m_chunks": 1}
-        wishes: list[dict[str, object]] = []
+        base: dict[str, KnobValue] = {"ku": 1, "pack_a": pack_a, "pack_b": "block", "n_inner": True, "m_chunks": 1}
+        wishes: list[dict[str, KnobValue]] = []
         for mr, nv in register_tiles(target)[:2]:
             tile = {**base, "mr": mr, "nv": nv}
             wishes += [

@@ -1,18 +1,17 @@
 """Knobs of the register-tiled GEMM with a parallel reduction."""
 
-from search_space.cpu_gemm import ceil_div, is_half, vector_unit
+from search_space.cpu_gemm import column_unit, gemm, is_half, legal_seeds
+from search_space.cpu_model import ceil_div
 from search_space.cpu_tile_plan import TilePlan
 from search_space.cpu_tile_space import (
     TileSketch,
-    gemm,
-    legal_seeds,
     n_block_knob,
     pack_a_knob,
     register_tiles,
     tile_knobs,
 )
 from search_space.gemm import GemmWorkload
-from search_space.knob import Knob, Knobs
+from search_space.knob import Knob, Knobs, KnobValue
 from search_space.sketch import Constraint, Refusal
 from search_space.target import Target
 from search_space.workload import Workload
@@ -53,7 +52,7 @@ class CpuGemmSplitK(TileSketch):
     def plan(self, workload: GemmWorkload, target: Target, knobs: Knobs) -> TilePlan:
         return TilePlan(
             workload=workload,
-            unit=vector_unit(target),
+            unit=column_unit(workload, target),
             mr=int(knobs["mr"]),
             nv=int(knobs["nv"]),
             ku=int(knobs["ku"]),
@@ -75,7 +74,7 @@ class CpuGemmSplitK(TileSketch):
     def seeds(self, workload: Workload, target: Target) -> tuple[Knobs, ...]:
         w = gemm(workload)
         pack_a = "tiles" if is_half(w.dtype_a) else "none"
-        wishes: list[dict[str, object]] = [
+        wishes: list[dict[str, KnobValue]] = [
             {"mr": mr, "nv": nv, "ku": 1, "pieces": target.cores, "nb": nb, "pack_a": pack_a, "pack_b": "block"}
             for mr, nv in register_tiles(target)[:1]
             for nb in (1, 8)

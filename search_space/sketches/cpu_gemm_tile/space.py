@@ -1,20 +1,18 @@
 """Knobs of the register-tiled GEMM on B [k, n] in place."""
 
-from search_space.cpu_gemm import is_half, vector_unit
+from search_space.cpu_gemm import column_unit, gemm, is_half, legal_seeds
 from search_space.cpu_tile_plan import TilePlan
 from search_space.cpu_tile_space import (
     ORDER_KNOB,
     TileSketch,
     chunk_knob,
-    gemm,
-    legal_seeds,
     n_block_knob,
     pack_a_knob,
     register_tiles,
     tile_knobs,
 )
 from search_space.gemm import GemmWorkload
-from search_space.knob import Knob, Knobs
+from search_space.knob import Knob, Knobs, KnobValue
 from search_space.sketch import Refusal
 from search_space.target import Target
 from search_space.workload import Workload
@@ -47,7 +45,7 @@ class CpuGemmTile(TileSketch):
     def plan(self, workload: GemmWorkload, target: Target, knobs: Knobs) -> TilePlan:
         return TilePlan(
             workload=workload,
-            unit=vector_unit(target),
+            unit=column_unit(workload, target),
             mr=int(knobs["mr"]),
             nv=int(knobs["nv"]),
             ku=int(knobs["ku"]),
@@ -62,7 +60,7 @@ class CpuGemmTile(TileSketch):
     def seeds(self, workload: Workload, target: Target) -> tuple[Knobs, ...]:
         w = gemm(workload)
         pack_a = "tiles" if is_half(w.dtype_a) else "none"
-        wishes: list[dict[str, object]] = [
+        wishes: list[dict[str, KnobValue]] = [
             {"mr": mr, "nv": nv, "ku": 1, "nb": 1, "m_chunks": chunks, "n_inner": True, "pack_a": pack_a}
             for mr, nv in register_tiles(target)[:2]
             for chunks in (1, target.cores)
