@@ -70,7 +70,7 @@ def dot_knobs(w: GemmWorkload, target: Target) -> tuple[Knob, ...]:
     transposed_a = w.trans_a and w.m > 1
     copies: tuple[KnobValue, ...] = (True,) if transposed_a else (False, True) if is_half(w.dtype_a) else (False,)
     rows = tuple(r for r in (1, 2, 3, 4, 5, 6) if r <= widest)
-    columns = (1, 2, 3, 4, 6, 8) if w.m <= 2 else rows
+    columns: tuple[int, ...] = (1, 2, 3, 4, 6, 8) if w.m <= 2 else rows
     return (
         Knob("mr", at_most(rows, w.m), "rows of A in a tile"),
         Knob("nr", at_most(columns, w.n), "rows of transposed B in a tile"),
@@ -99,7 +99,7 @@ def dot_plan(w: GemmWorkload, target: Target, knobs: Knobs) -> DotPlan:
 def stream_knobs(w: GemmWorkload, target: Target) -> tuple[Knob, ...]:
     """mr x nv, kb, ku, chunks."""
     unit = column_unit(w, target)
-    rows = (1, 2, 3, 4, 6, 8) if unit.registers == 32 else (1, 2, 3, 4, 5, 6)
+    rows: tuple[int, ...] = (1, 2, 3, 4, 6, 8) if unit.registers == 32 else (1, 2, 3, 4, 5, 6)
     rows = tuple(r for r in at_most(rows, w.m) if r > 1) or (1,)
     vectors = (1, 2, 4, 8) if w.m == 1 else (1, 2, 3, 4)
     tiles = ceil_div(w.n, unit.lanes)
