@@ -16,9 +16,7 @@ SEQ_MAX = 2**30
 ROW_TILES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14)
 
 REGISTERS = Constraint("registers", "the tile's accumulators and operands must fit the vector registers")
-VALUE_TILE = Constraint(
-    "value_tile", "a column tile wider than head_dim_v needs V packed"
-)
+VALUE_TILE = Constraint("value_tile", "a column tile wider than head_dim_v needs V packed")
 UNROLL = Constraint("unroll", "V is read in place: whole unrolled steps must divide seq_kv")
 
 

@@ -80,16 +80,25 @@ def for_each_vector(extent: int, lanes: int, emit) -> None:
 def pack_keys(tiles: Tiles, source, target, batch, kv_head, first_key, count) -> None:
     """`count` key tiles from key `first_key` on, transposed to [key tile, dim, tile_n]; keys past the end repeat the
     last one (the mask hides them)."""
-    w, nr = tiles.problem.workload, tiles.tile_n
+    w, nr, lanes = tiles.problem.workload, tiles.tile_n, tiles.lanes
     with T.serial(0, count) as jt:
-        with T.serial(0, nr) as j:
-            key = T.min(first_key + jt * nr + j, T.int32(w.seq_kv - 1))
-            row = T.Bind(tiles.problem.key_row(batch, kv_head, key, w.head_dim))
-            with T.serial(0, w.head_dim) as d:
-                vm.store(target, (jt * tiles.dim + d) * nr + j, vm.load(source, row + d, 1), 1)
-        for d in range(w.head_dim, tiles.dim):
-            for c in range(0, nr, tiles.lanes):
-                vm.store(target, (jt * tiles.dim + d) * nr + c, vm.f32(0.0, tiles.lanes), tiles.lanes)
+        for c in range(0, nr, lanes):
+            keys = [T.min(first_key + jt * nr + (c + j), T.int32(w.seq_kv - 1)) for j in range(lanes)]
+            rows = [T.Bind(tiles.problem.key_row(batch, kv_head, key, w.head_dim)) for key in keys]
+
+            def copy(d, width: int, rows=rows, c=c, jt=jt) -> None:
+                to = T.Bind((jt * tiles.dim + d) * nr + c)
+                if width == 1:
+                    for j, row in enumerate(rows):
+                        vm.store(target, to + j, vm.load(source, row + d, 1), 1)
+                    return
+                square = vm.transpose([T.Bind(vm.load(source, row + d, lanes)) for row in rows], lanes)
+                for e, vector in enumerate(square):
+                    vm.store(target, to + e * nr, vector, lanes)
+
+            for_each_vector(w.head_dim, lanes, copy)
+            for d in range(w.head_dim, tiles.dim):
+                vm.store(target, (jt * tiles.dim + d) * nr + c, vm.f32(0.0, lanes), lanes)
 
 
 def pack_values(tiles: Tiles, source, target, batch, kv_head, first_key, count) -> None:

@@ -110,6 +110,21 @@ def lanes_sum(value, lanes: int):
     return value
 
 
+def transpose(vectors, lanes: int):
+    """A square of `lanes` vectors transposed in registers, by exchanging halves, quarters, ... of pairs of vectors."""
+    out, step = list(vectors), lanes // 2
+    while step:
+        for i in range(lanes):
+            if i & step == 0:
+                a, b = out[i], out[i + step]
+                low = [l if l & step == 0 else lanes + l - step for l in range(lanes)]
+                high = [l + step if l & step == 0 else lanes + l for l in range(lanes)]
+                out[i] = T.Bind(Shuffle([a, b], [T.int32(l) for l in low]))
+                out[i + step] = T.Bind(Shuffle([a, b], [T.int32(l) for l in high]))
+        step //= 2
+    return out
+
+
 def half(value, first: int, count: int):
     """`count` lanes from lane `first` on."""
     return Shuffle([value], [T.int32(first + i) for i in range(count)])

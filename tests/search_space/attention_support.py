@@ -57,7 +57,8 @@ def run_choice(function, w: AttentionWorkload, inputs: list[torch.Tensor]) -> li
 
 
 def reference(w: AttentionWorkload, inputs: list[torch.Tensor]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(O, bound of |P||V|, LSE) in float64, O in the workload's layout, LSE [batch, heads_q, seq_q]."""
+    """(O, |P||V| (1 + largest |scale| |q||k| of the row / 8), LSE) in float64: O and its bound in the workload's layout,
+    LSE [batch, heads_q, seq_q]. An error of a score is a relative error of its weight: hence the second factor."""
     q, k, v = (t.to(torch.float64).numpy() for t in inputs)
     if w.layout == "bshd":
         q, k, v = (t.transpose(0, 2, 1, 3) for t in (q, k, v))
@@ -78,6 +79,8 @@ def reference(w: AttentionWorkload, inputs: list[torch.Tensor]) -> tuple[np.ndar
     with np.errstate(divide="ignore"):
         lse = np.where(total > 0, top + np.log(total), -np.inf)[..., 0]
     out, bound = np.einsum("bhij,bhjd->bhid", p, v), np.einsum("bhij,bhjd->bhid", p, np.abs(v))
+    size = np.einsum("bhid,bhjd->bhij", np.abs(q), np.abs(k)).max(axis=-1, keepdims=True) * abs(w.softmax_scale)
+    bound = bound * (1 + size / 8)
     if w.layout == "bshd":
         out, bound = out.transpose(0, 2, 1, 3), bound.transpose(0, 2, 1, 3)
     return out, bound, lse
