@@ -63,6 +63,7 @@ FEATURE_SCHEMA = f"{FEATURE_VERSION}-{hashlib.sha256(','.join(BASE_NAMES).encode
 # Families whose absence means 0 and not "unknown": one-hot columns.
 _ONE_HOT_MARK = "="
 _ONE_HOT_PREFIXES = ("sketch.",)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,8 @@ def to_matrix(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> NDAr
     for i, row in enumerate(rows):
         for name, value in row.items():
             at = column.get(name)
-            if at is not None and math.isfinite(value):
+            if at is not None and abs(value) <= _FLOAT32_MAX:  # neither NaN nor infinite, once it is a float32
                 matrix[i, at] = value
-    matrix[np.isinf(matrix)] = np.nan  # finite in float64 but beyond float32
     return matrix
 
 
