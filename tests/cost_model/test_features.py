@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import TARGET, Plain, Tiled, gemm
 
-from cost_model.features import BASE_NAMES, FEATURE_SCHEMA, Rates, column_names, featurise, to_matrix
+from cost_model.features import BASE_NAMES, FEATURE_SCHEMA, Rates, TaskContext, column_names, to_matrix
 from search_space.knob import Knobs
 from search_space.sketch import Traffic
 from search_space.target import Target
@@ -25,7 +25,7 @@ class Wild(Plain):
 
 
 def test_values_of_one_choice():
-    f = featurise(Tiled(), gemm(64, 32, 16), TARGET, KNOBS, Rates(1e11, 2e10))
+    f = TaskContext.of(gemm(64, 32, 16), TARGET, Rates(1e11, 2e10)).featurise(Tiled(), KNOBS)
     flops, least = 2 * 64 * 32 * 16, 4 * (64 * 16 + 16 * 32 + 64 * 32)
     assert f["log_flops"] == 16.0
     assert f["log_size.m"] == 6.0
@@ -46,11 +46,11 @@ def test_values_of_one_choice():
 
 def test_waste_of_the_last_wave():
     target = Target("cpu", "a", "m", cores=6)
-    assert featurise(Tiled(), gemm(), target, KNOBS)["parallel.waste"] == 1.0 - 16 / 18
+    assert TaskContext.of(gemm(), target).featurise(Tiled(), KNOBS)["parallel.waste"] == 1.0 - 16 / 18
 
 
 def test_every_name_is_declared():
-    f = featurise(Tiled(), gemm(), TARGET, KNOBS, Rates(1e11, 2e10))
+    f = TaskContext.of(gemm(), TARGET, Rates(1e11, 2e10)).featurise(Tiled(), KNOBS)
     families = tuple(name[:-1] for name in BASE_NAMES if name.endswith("*"))
     undeclared = [n for n in f if n not in BASE_NAMES and not n.startswith(families) and n != "tile_area"]
     assert undeclared == []
@@ -58,7 +58,7 @@ def test_every_name_is_declared():
 
 
 def test_infinities_and_nan_never_get_in():
-    f = featurise(Wild(), gemm(), TARGET, {"block": 1, "unroll": 1}, Rates(0.0, 0.0))
+    f = TaskContext.of(gemm(), TARGET, Rates(0.0, 0.0)).featurise(Wild(), {"block": 1, "unroll": 1})
     assert all(math.isfinite(v) for v in f.values())
     assert f["d"] == 2.0
     assert not {"a", "b", "c", "log_bytes.memory"} & set(f)

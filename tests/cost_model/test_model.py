@@ -7,7 +7,7 @@ from synthetic import TARGET, Tiled, gemm, latency_s, space
 
 from cost_model.config import ModelConfig
 from cost_model.dataset import Row, make_dataset
-from cost_model.features import featurise
+from cost_model.features import TaskContext
 from cost_model.metrics import pairwise_accuracy, spearman
 from cost_model.model import CostModel
 from search_space.sketch import legal_points
@@ -19,7 +19,9 @@ def points(n: int, seed: int) -> tuple[list[dict[str, float]], list[float]]:
     every = list(legal_points(s))
     chosen = np.random.default_rng(seed).choice(len(every), size=n, replace=False)
     knobs = [every[int(i)] for i in chosen]
-    return [featurise(Tiled(), gemm(), TARGET, k) for k in knobs], [latency_s(s.candidate(k)) for k in knobs]
+    return [TaskContext.of(gemm(), TARGET).featurise(Tiled(), k) for k in knobs], [
+        latency_s(s.candidate(k)) for k in knobs
+    ]
 
 
 def rows(n: int = 200, seed: int = 0) -> list[Row]:

@@ -64,7 +64,7 @@ def _favourites(state: SearchState, n: int, model: CostModel, rng: np.random.Gen
     pool: dict[Candidate, float] = {}
     for sampler in state.samplers:
         pool.update(evolve(sampler, state, merit, population, rng))
-    ranked = sorted(pool, key=lambda c: (-pool[c], c.key))
+    ranked = sorted(pool, key=lambda c: -pool[c])
     return _diverse(ranked, pool, n, config.sketch_share, config.diversity_floor)
 
 
