@@ -76,6 +76,12 @@ class SpaceSampler:
                 return self.space.candidate(knobs)
         return None
 
+    def neighbours(self, candidate: Candidate) -> list[Candidate]:
+        """Every legal candidate that differs in one knob by one step, in the order of the knobs."""
+        knobs = candidate.knobs
+        steps = [{**knobs, k.name: v} for k in self._open for v in k.neighbours(knobs[k.name])]
+        return [self.space.candidate(step) for step in steps if self._is_legal(step)]
+
     def cross(self, a: Candidate, b: Candidate, rng: np.random.Generator) -> Candidate | None:
         """Each open knob from one parent or the other, as long as the mix is legal."""
         left, right = a.knobs, b.knobs
