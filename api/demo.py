@@ -119,7 +119,9 @@ def _free_port(wanted: int) -> int:
 
 def report(console: Console, client: Client, job: dict[str, Any], wall_s: float) -> None:
     """For each task its best schedule, latency, rate, the vendor's latency in the same run, speedup and trials."""
-    table = Table(title=f"{job['id']}: {job['state']} ({job['stop_reason']}) after {wall_s:.0f} s", title_justify="left")
+    table = Table(
+        title=f"{job['id']}: {job['state']} ({job['stop_reason']}) after {wall_s:.0f} s", title_justify="left"
+    )
     for column in ("workload", "best schedule", "latency", "rate", "torch", "speedup", "trials"):
         table.add_column(column, overflow="fold")
     for task in job["tasks"]:

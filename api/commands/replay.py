@@ -50,9 +50,7 @@ def replay(
     raise SystemExit(0 if measured.outcome is Outcome.OK else FAILED)
 
 
-def _measure(
-    measurer: Measurer, task: Task, view: TrialView
-) -> tuple[tuple[str, Measurement] | None, Measurement]:
+def _measure(measurer: Measurer, task: Task, view: TrialView) -> tuple[tuple[str, Measurement] | None, Measurement]:
     here = [d for d in measurer.devices() if d.target == task.target]
     if not here:
         fail(f"the trial was measured on {task.target.model} ({task.target.arch}), which is not here")

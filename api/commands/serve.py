@@ -10,8 +10,8 @@ import uvicorn
 
 from api.app import create_app
 from api.auth import check_binding, read_keys
-from api.runner_process import RunnerProcess
 from api.defaults import DEFAULT_PORT, default_database_url, default_key_file
+from api.runner_process import RunnerProcess
 from api.wiring import MeasurerChoice, build_api_settings, build_store
 from tilewright.cli.errors import BAD_ARGUMENTS, fail
 

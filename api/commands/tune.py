@@ -91,7 +91,7 @@ class RunnerThread:
         self._db, self._choice, self._job_id = db, choice, job_id
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="runner", daemon=True)
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
 
     def __enter__(self) -> "RunnerThread":
         signal.signal(signal.SIGTERM, _interrupt)
@@ -113,7 +113,7 @@ class RunnerThread:
                 Runner(store, measurer, policies(), runner_id, 10.0, self._stop, only_job=self._job_id).run_forever()
             finally:
                 measurer.shutdown()
-        except BaseException as fault:  # shown by the other thread
+        except Exception as fault:  # noqa: BLE001  shown by the thread that waits
             self.error = fault
         finally:
             store.close()

@@ -8,8 +8,8 @@ import socket
 import sys
 import threading
 
-from api.runner.service import Runner
 from api.defaults import default_database_url
+from api.runner.service import Runner
 from api.wiring import MeasurerChoice, build_measurer, build_store, policies
 
 log = logging.getLogger("tilewright.runner")

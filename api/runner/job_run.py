@@ -44,10 +44,11 @@ class JobRun:
         lease: Lease,
         keeper: LeaseKeeper,
         shutdown: threading.Event,
+        learns: bool = True,
     ) -> None:
         self._store, self._measurer, self._lease, self._keeper = store, measurer, lease, keeper
         self._devices, self._policies, self._shutdown = devices, policies, shutdown
-        self._preset = preset(lease.spec.preset)
+        self._preset, self._learns = preset(lease.spec.preset), learns
         self._started = time.monotonic()
         self._trials_left = True
         self._runs: list[TaskRun] = []
@@ -79,6 +80,7 @@ class JobRun:
             policy=self._policies[device.target.kind],
             phases=Phases(),
             must_stop=lambda: self._must_leave() or self._out_of_time(),
+            learns=self._learns,
         )
         return TaskRun(context, leased, Task(workload, device.target), device)
 
@@ -150,7 +152,7 @@ class JobRun:
 
     def _first_error(self) -> str:
         """The first underlying error and the counts by outcome (cases O10)."""
-        records = [r for run in self._runs for r in run.search.records]
+        records = [r for run in self._runs for r in run.search.state.records]
         counts = Counter(r.measurement.outcome for r in records)
         first = next((r.measurement.error for r in records if r.measurement.error), "no error was recorded")
         listed = ", ".join(f"{n} {outcome}" for outcome, n in sorted(counts.items()))

@@ -37,9 +37,12 @@ class Runner:
         runner_id: str,
         lease_s: float,
         stop: threading.Event,
+        only_job: str | None = None,
+        learns: bool = True,
     ) -> None:
         self._store, self._measurer, self._policies = store, measurer, policies
         self._id, self._lease_s, self._stop = runner_id, lease_s, stop
+        self._only_job, self._learns = only_job, learns
         self._devices: Sequence[DeviceInfo] = ()
 
     def run_forever(self) -> None:
@@ -58,7 +61,7 @@ class Runner:
         """Claim one job and work on it; False when there was none. Raises MeasurerUnavailable, StoreUnavailable."""
         self._devices = self._measurer.devices()
         kinds = sorted({d.target.kind for d in self._devices if d.healthy})
-        lease = self._store.claim(self._id, kinds, self._lease_s) if kinds else None
+        lease = self._store.claim(self._id, kinds, self._lease_s, self._only_job) if kinds else None
         if lease is None:
             return False
         log.info("job %s: claimed with token %d", lease.job_id, lease.token)
@@ -68,8 +71,9 @@ class Runner:
 
     def _work(self, lease: Lease, keeper: LeaseKeeper) -> None:
         try:
-            job = JobRun(self._store, self._measurer, self._devices, self._policies, lease, keeper, self._stop)
-            job.run()
+            JobRun(
+                self._store, self._measurer, self._devices, self._policies, lease, keeper, self._stop, self._learns
+            ).run()
             if self._stop.is_set() and not keeper.must_stop:
                 self._store.release(lease)
         except LeaseLost:
@@ -108,4 +112,3 @@ class Runner:
                 log.warning("no heartbeat: %s", fault)
             self._stop.wait(HEARTBEAT_S if self._devices else IDLE_S)
         self._store.heartbeat_devices(self._id, (), 0.0)
-

@@ -46,6 +46,7 @@ class TaskContext:
     policy: MeasurePolicy
     phases: Phases
     must_stop: Callable[[], bool]
+    learns: bool = True  # whether other jobs' records teach this one: not those of a scripted measurer
 
 
 class TaskRun:
@@ -61,12 +62,6 @@ class TaskRun:
 
     def _new_search(self) -> TaskSearch:
         c = self.context
-        stored = c.store.load_model(self.task.workload.op, self.task.target.kind)
-        model = None
-        if stored is not None:
-            model, warning = CostModel.load(stored[0])
-            if warning:
-                c.store.progress(c.lease, Progress(self.leased.index, "model", message=warning))
         return TaskSearch(
             self.task,
             generate_sketches(self.task.workload, self.task.target),
@@ -74,9 +69,29 @@ class TaskRun:
             c.lease.spec.seed + self.leased.index,
             roofs=self.device.roofs,
             records=c.store.records(c.lease, self.leased.task_id),
-            related=c.store.related_records(self.task, RELATED_RECORDS),
-            model=model,
+            related=self._related(),
+            model=self._warm_model(),
         )
+
+    def _related(self) -> list[TuningRecord]:
+        """What other jobs measured by the same policy; a script's numbers teach nobody, and nobody teaches a script
+        (one seed then proposes one list, whatever the database holds)."""
+        c = self.context
+        if not c.learns:
+            return []
+        policy = self.device.identity.policy
+        records = c.store.related_records(self.task, RELATED_RECORDS)
+        return [r for r in records if r.measurement.identity is None or r.measurement.identity.policy == policy]
+
+    def _warm_model(self) -> CostModel | None:
+        c = self.context
+        stored = c.store.load_model(self.task.workload.op, self.task.target.kind) if c.learns else None
+        if stored is None:
+            return None
+        model, warning = CostModel.load(stored[0])
+        if warning:
+            c.store.report(c.lease, Progress(self.leased.index, "model", message=warning))
+        return model
 
     @property
     def session(self) -> MeasureSession:
@@ -139,11 +154,11 @@ class TaskRun:
     def _report(self, refitted: bool) -> None:
         c = self.context
         with c.phases.spend("store"):
-            if refitted:
+            if refitted and c.learns:
                 workload, kind = self.task.workload, self.task.target.kind
                 c.store.save_model(workload.op, kind, self.search.model.save(), FEATURE_SCHEMA)
             message = "; ".join(self.search.warnings)
-            c.store.progress(c.lease, Progress(self.leased.index, "search", c.phases.take(), message))
+            c.store.report(c.lease, Progress(self.leased.index, "search", c.phases.take(), message))
 
     def finish(self, reason: StopReason) -> None:
         """Measure the finalists again, promote the winner, and give the device back."""

@@ -5,11 +5,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-_INTEGERS = frozenset(
-    "batch m n k groups heads_q heads_kv seq_q seq_kv head_dim head_dim_v window_left window_right".split()
-)
-_FLAGS = frozenset("trans_a trans_b causal b_constant lse deterministic".split())
-_TEXTS = frozenset("dtype dtype_out epilogue layout kv_layout grouping scales pass op".split())
+_SHAPE = "batch m n k groups heads_q heads_kv seq_q seq_kv head_dim head_dim_v window_left window_right"
+_INTEGERS = frozenset(_SHAPE.split(" "))
+_FLAGS = frozenset(["trans_a", "trans_b", "causal", "b_constant", "lse", "deterministic"])
+_TEXTS = frozenset(["dtype", "dtype_out", "epilogue", "layout", "kv_layout", "grouping", "scales", "pass", "op"])
 _NUMBERS = frozenset(["softcap", "scale"])
 
 

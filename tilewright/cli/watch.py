@@ -81,4 +81,3 @@ def _show(bar: Progress, row: TaskID, event: ServerEvent) -> None:
 def exit_status(job: JsonObject) -> int:
     """0 for a completed job, 1 for one that failed, was cancelled or found nothing."""
     return 0 if job["state"] == "completed" else 1
-

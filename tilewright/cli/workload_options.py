@@ -17,14 +17,16 @@ def gemm(
     dtype_out: Annotated[str | None, typer.Option(help="element type of C; follows --dtype")] = None,
     batch: Annotated[int, typer.Option(help="independent products")] = 1,
     trans_a: Annotated[bool, typer.Option("--trans-a", help="A is stored [k, m]")] = False,
-    trans_b: Annotated[bool, typer.Option("--trans-b", help="B is stored [n, k], as a PyTorch Linear's weight")] = False,
+    trans_b: Annotated[
+        bool, typer.Option("--trans-b", help="B is stored [n, k], as a PyTorch Linear's weight")
+    ] = False,
     epilogue: Annotated[str, typer.Option(help="none, bias, bias+gelu, bias+relu or bias+silu")] = "none",
     b_constant: Annotated[bool, typer.Option("--b-constant", help="B is a weight: packed ahead of time")] = False,
     groups: Annotated[int, typer.Option(help="experts of a grouped GEMM")] = 1,
     grouping: Annotated[str, typer.Option(help="none, contiguous or masked")] = "none",
     scales: Annotated[str, typer.Option(help="float8 scales: none, tensor or block")] = "none",
 ) -> dict[str, object]:
-    return {"op": "gemm", **_given(locals())}
+    return {"op": "gemm", **_given(gemm, locals())}
 
 
 def attention(
@@ -47,19 +49,16 @@ def attention(
     pass_: Annotated[str, typer.Option("--pass", help="forward or backward")] = "forward",
     deterministic: Annotated[bool, typer.Option("--deterministic", help="a fixed order of sums backward")] = False,
 ) -> dict[str, object]:
-    given = _given(locals())
+    given = _given(attention, locals())
     if "pass_" in given:
         given["pass"] = given.pop("pass_")
     return {"op": "attention", **given}
 
 
-_NEUTRAL = {"none", "dense", "bhsd", "forward", -1, 0.0, None}
-
-
-def _given(options: dict[str, Any]) -> dict[str, object]:
-    """What differs from the API's own defaults, so that one meaning has one spelling."""
-    optional = {k: v for k, v in options.items() if v is False or v in _NEUTRAL or (k in ("batch", "groups") and v == 1)}
-    return {k: v for k, v in options.items() if k not in optional or k in ("m", "n", "k", "seq_q", "heads_q")}
+def _given(describe: Callable[..., object], options: dict[str, Any]) -> dict[str, object]:
+    """What differs from the option's default: the API fills in the rest, so that one meaning has one spelling."""
+    defaults = {name: p.default for name, p in inspect.signature(describe).parameters.items()}
+    return {name: value for name, value in options.items() if name == "dtype" or value != defaults[name]}
 
 
 def with_workload(
