@@ -101,7 +101,7 @@ def _from_folder(folder: Path) -> dict[Key, Entry]:
         listing = json.loads(index.read_text(encoding="utf-8"))
         schedules = listing["schedules"]
     except FileNotFoundError:
-        raise FileNotFoundError(f"{folder} has no index.json: write it with `tilewright export --job JOB --out DIR`")
+        raise FileNotFoundError(f"{folder} has no index.json: write it with `tilewright export --job JOB --out DIR`") from None
     except (ValueError, KeyError, TypeError) as fault:
         raise ArtifactError(f"{index} is damaged ({fault}): export it again") from None
     return {key_of(s["workload"]): _entry(s, lambda s=s: (folder / s["file"]).read_bytes()) for s in schedules}
