@@ -30,11 +30,11 @@ def replay(
         fail(f"no trial {trial} in this database")
     finally:
         store.close()
-    measurer = build_measurer(MeasurerChoice.parse("devices"))
+    measurer = build_measurer(MeasurerChoice.parse("ray"))
     try:
         baseline, measured = _measure(measurer, Task(workload, target), view)
     finally:
-        measurer.shutdown()
+        measurer.close()
     document = {
         "trial": trial,
         "workload": workload.to_json(),

@@ -11,6 +11,7 @@ import uvicorn
 from api.app import create_app
 from api.auth import check_binding, read_keys
 from api.defaults import DEFAULT_PORT, default_database_url, default_key_file
+from api.errors import BindingRefused
 from api.runner_process import RunnerProcess
 from api.wiring import MeasurerChoice, build_api_settings, build_store
 from tilewright.cli.errors import BAD_ARGUMENTS, fail
@@ -23,7 +24,7 @@ def serve(
     port: Annotated[int, typer.Option(help="port to listen on")] = DEFAULT_PORT,
     db: Annotated[str | None, typer.Option("--db", help="database URL; SQLite in the user's data folder")] = None,
     ray: Annotated[str | None, typer.Option("--ray", help="address of a Ray cluster; a local one is started")] = None,
-    measurer: Annotated[str, typer.Option(help="devices, scripted:FILE.json or recorded:FILE.jsonl")] = "devices",
+    measurer: Annotated[str, typer.Option(help="ray, scripted:FILE.json or recorded:FILE")] = "ray",
     key_file: Annotated[Path | None, typer.Option(help="file of bearer keys, one a line")] = None,
     cores: Annotated[int | None, typer.Option(help="CPU cores the workers own")] = None,
     lease_s: Annotated[float, typer.Option(help="seconds after which a silent runner's job is free")] = 10.0,
@@ -33,9 +34,10 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         choice = MeasurerChoice.parse(measurer)
-        keys = read_keys(key_file or default_key_file())
+        path = key_file or default_key_file()
+        keys = read_keys(path.read_text(encoding="utf-8")) if path is not None else ()
         check_binding(host, keys)
-    except (ValueError, OSError) as fault:
+    except (ValueError, OSError, BindingRefused) as fault:
         fail(str(fault), BAD_ARGUMENTS)
     url = db or default_database_url()
     store = build_store(url, migrate=True)

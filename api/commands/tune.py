@@ -26,7 +26,7 @@ Trials = Annotated[int, typer.Option("--trials", help="distinct candidates to me
 Seconds = Annotated[float | None, typer.Option("--seconds", help="limit of the search in seconds")]
 Seed = Annotated[int, typer.Option("--seed", help="seed of the search")]
 Preset = Annotated[str, typer.Option("--preset", help="quick, standard or thorough")]
-MeasurerOption = Annotated[str, typer.Option("--measurer", help="devices, scripted:FILE.json or recorded:FILE.jsonl")]
+MeasurerOption = Annotated[str, typer.Option("--measurer", help="ray, scripted:FILE.json or recorded:FILE")]
 
 
 def tune_one(
@@ -37,7 +37,7 @@ def tune_one(
     seed: Seed = 0,
     preset: Preset = "standard",
     db: Db = None,
-    measurer: MeasurerOption = "devices",
+    measurer: MeasurerOption = "ray",
     as_json: AsJson = False,
 ) -> None:
     body = {"tasks": [{"workload": workload}], "target": target, "max_trials": trials, "seed": seed, "preset": preset}
@@ -52,7 +52,7 @@ def tune_suite(
     seed: Seed = 0,
     preset: Preset = "standard",
     db: Db = None,
-    measurer: MeasurerOption = "devices",
+    measurer: MeasurerOption = "ray",
     as_json: AsJson = False,
 ) -> None:
     """Tune all workloads of a file."""
@@ -112,7 +112,7 @@ class RunnerThread:
                 runner_id = f"{socket.gethostname()}:{os.getpid()}:tune"
                 Runner(store, measurer, policies(), runner_id, 10.0, self._stop, only_job=self._job_id).run_forever()
             finally:
-                measurer.shutdown()
+                measurer.close()
         except Exception as fault:  # noqa: BLE001  shown by the thread that waits
             self.error = fault
         finally:

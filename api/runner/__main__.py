@@ -19,7 +19,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tilewright-runner", description=__doc__)
     parser.add_argument("--db", default=None, help="database URL (default: TILEWRIGHT_DB or the user's data folder)")
     parser.add_argument("--ray", default=None, help="address of a Ray cluster; without it a local one is started")
-    parser.add_argument("--measurer", default="devices", help="devices, scripted:FILE.json or recorded:FILE.jsonl")
+    parser.add_argument("--measurer", default="ray", help="ray, scripted:FILE.json or recorded:FILE")
     parser.add_argument("--cores", type=int, default=None, help="CPU cores to own (default: all this process may use)")
     parser.add_argument("--lease-s", type=float, default=10.0, help="seconds after which a silent runner's job is free")
     parser.add_argument("--parent-stdin", action="store_true", help="end when stdin closes (set by tilewright serve)")
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         runner_id = f"{socket.gethostname()}:{os.getpid()}"
         Runner(store, measurer, policies(), runner_id, options.lease_s, stop).run_forever()
     finally:
-        measurer.shutdown()
+        measurer.close()
         store.close()
     return 0
 

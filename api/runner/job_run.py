@@ -5,6 +5,8 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from api.runner.lease_keeper import LeaseKeeper
 from api.runner.phases import Phases
 from api.runner.task_run import TaskContext, TaskRun
@@ -48,6 +50,7 @@ class JobRun:
     ) -> None:
         self._store, self._measurer, self._lease, self._keeper = store, measurer, lease, keeper
         self._devices, self._policies, self._shutdown = devices, policies, shutdown
+        self._rng = np.random.default_rng(lease.spec.seed)
         self._preset, self._learns = preset(lease.spec.preset), learns
         self._started = time.monotonic()
         self._trials_left = True
@@ -120,8 +123,8 @@ class JobRun:
             if not open_runs or self._must_leave():
                 return
             progress = [r.search.progress(r.leased.index, r.leased.weight) for r in open_runs]
-            chosen = next_task(progress, self._preset.scheduler)
-            run = open_runs[chosen or 0]
+            chosen = next_task(progress, self._preset.scheduler, self._rng)
+            run = next(r for r in open_runs if r.leased.index == chosen)
             self._leave_others(run)
             taken = run.run_batch(self._preset.batch_size)
             self._trials_left = taken > 0 or self._space_ended(run)

@@ -86,7 +86,7 @@ class Runner:
         except KeyboardInterrupt:
             self._release(lease)
             raise
-        except Exception as fault:
+        except Exception as fault:  # the job's error, whatever it is
             log.exception("job %s failed", lease.job_id)
             self._fail(lease, f"internal: {type(fault).__name__}: {fault}")
 

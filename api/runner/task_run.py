@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from api.runner.phases import Phases
+from cost_model import storage as model_storage
 from cost_model.features import FEATURE_SCHEMA
 from cost_model.model import CostModel
 from search_space.candidate import Candidate
@@ -88,7 +89,7 @@ class TaskRun:
         stored = c.store.load_model(self.task.workload.op, self.task.target.kind) if c.learns else None
         if stored is None:
             return None
-        model, warning = CostModel.load(stored[0])
+        model, warning = model_storage.load(stored[0], c.preset.model)
         if warning:
             c.store.report(c.lease, Progress(self.leased.index, "model", message=warning))
         return model
@@ -156,9 +157,8 @@ class TaskRun:
         with c.phases.spend("store"):
             if refitted and c.learns:
                 workload, kind = self.task.workload, self.task.target.kind
-                c.store.save_model(workload.op, kind, self.search.model.save(), FEATURE_SCHEMA)
-            message = "; ".join(self.search.warnings)
-            c.store.report(c.lease, Progress(self.leased.index, "search", c.phases.take(), message))
+                c.store.save_model(workload.op, kind, model_storage.save(self.search.model), FEATURE_SCHEMA)
+            c.store.report(c.lease, Progress(self.leased.index, "search", c.phases.take()))
 
     def finish(self, reason: StopReason) -> None:
         """Measure the finalists again, promote the winner, and give the device back."""

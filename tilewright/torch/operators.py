@@ -1,6 +1,7 @@
 """matmul, linear and attention: tuned where the shape was tuned, torch's own kernel otherwise."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,7 +9,11 @@ import torch.nn.functional as functional
 
 from tilewright.torch.table import TABLE, Key, key_of
 
-_ACTIVATIONS = {"gelu": functional.gelu, "relu": functional.relu, "silu": functional.silu}
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": functional.gelu,
+    "relu": functional.relu,
+    "silu": functional.silu,
+}
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
@@ -116,7 +121,8 @@ def _find_attention(
     if kernel is None:
         return None
     if layout == "bhsd":
-        return kernel(q, k, v)  # type: ignore[no-any-return]
+        whole: torch.Tensor = kernel(q, k, v)
+        return whole
     out: torch.Tensor = kernel(*(t.transpose(1, 2) for t in (q, k, v)))
     return out.transpose(1, 2)
 

@@ -5,12 +5,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tilewright.runtime.artifact import ArtifactError
-from tilewright.runtime.kinds import Kernel
-from tilewright.runtime.load import load
+from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.loader import load
 
 # A call's shape: the workload's canonical JSON as sorted (name, value) pairs.
 Key = tuple[tuple[str, object], ...]
@@ -101,10 +102,16 @@ def _from_folder(folder: Path) -> dict[Key, Entry]:
         listing = json.loads(index.read_text(encoding="utf-8"))
         schedules = listing["schedules"]
     except FileNotFoundError:
-        raise FileNotFoundError(f"{folder} has no index.json: write it with `tilewright export --job JOB --out DIR`") from None
+        raise FileNotFoundError(
+            f"{folder} has no index.json: write it with `tilewright export --job JOB --out DIR`"
+        ) from None
     except (ValueError, KeyError, TypeError) as fault:
         raise ArtifactError(f"{index} is damaged ({fault}): export it again") from None
-    return {key_of(s["workload"]): _entry(s, lambda s=s: (folder / s["file"]).read_bytes()) for s in schedules}
+    return {key_of(s["workload"]): _entry(s, partial(_read, folder, s)) for s in schedules}
+
+
+def _read(folder: Path, schedule: Mapping[str, Any]) -> bytes:
+    return (folder / str(schedule["file"])).read_bytes()
 
 
 def _entry(schedule: Mapping[str, Any], read: Callable[[], bytes]) -> Entry:
@@ -126,5 +133,5 @@ def _from_server(url: str, key: str | None) -> dict[Key, Entry]:
                     continue
                 best = client.best(task["workload"])
                 schedule = {"served": best["served"]["kind"], "artifact": best["schedule"]["artifact"]}
-                found[shape] = _entry(schedule, lambda s=best["schedule"]["id"]: client.artifact(s))
+                found[shape] = _entry(schedule, partial(client.artifact, best["schedule"]["id"]))
     return found
