@@ -1,0 +1,109 @@
+"""A service over a real SQLite store, with a sketch that needs no compiler, for the tests of the HTTP API."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+from store_nouns import ARTIFACT, FakeClock, best_config, failed, ok
+
+from api.app import create_app
+from api.settings import ApiSettings
+from db.factory import open_store
+from db.store import SqlStore
+from search_space.candidate import Candidate
+from search_space.gemm import GemmWorkload
+from search_space.knob import Knob, Knobs
+from search_space.sketch import Constraint, Refusal, Resources, Sketch, Traffic
+from search_space.target import Target
+from search_space.workload import Workload
+from tuner.job import JobState, StopReason
+from tuner.ports import Lease, Measured
+
+KEY = "correct-horse-battery-staple"
+
+
+@dataclass(frozen=True)
+class Tiled(Sketch):
+    """float32 GEMM only; m is a run-time extent; a tile must not be larger than n."""
+
+    name = "tiled"
+    version = 1
+    op = "gemm"
+    target_kind = "cpu"
+    runtime_extents = ("m",)
+
+    def refusal(self, workload: Workload, target: Target) -> Refusal | None:
+        assert isinstance(workload, GemmWorkload)
+        if workload.dtype_a != "float32":
+            return Refusal("dtype_a", f"no sketch for {workload.dtype_a} on {target.kind}", ("float32",))
+        return None
+
+    def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
+        return (Knob("tile", (1, 2, 4, 8, 16)),)
+
+    def violated(self, workload: Workload, target: Target, knobs: Knobs) -> Constraint | None:
+        assert isinstance(workload, GemmWorkload)
+        return Constraint("tile", "wider than n") if int(knobs["tile"]) > workload.n else None
+
+    def resources(self, workload: Workload, target: Target, knobs: Knobs) -> Resources:
+        return Resources()
+
+    def traffic(self, workload: Workload, target: Target, knobs: Knobs) -> Traffic:
+        return Traffic(float(workload.min_bytes()))
+
+    def features(self, workload: Workload, target: Target, knobs: Knobs) -> dict[str, float]:
+        return {}
+
+
+class HalfPrecision(Tiled):
+    """What only the GPU has."""
+
+    name = "fast"
+    target_kind = "cuda"
+
+    def refusal(self, workload: Workload, target: Target) -> Refusal | None:
+        assert isinstance(workload, GemmWorkload)
+        return None if workload.dtype_a == "float16" else Refusal("dtype_a", "float16 only", ("float16",))
+
+
+SKETCHES: dict[str, Sketch] = {"tiled": Tiled()}
+
+
+def sketch_version(name: str) -> int | None:
+    sketch = SKETCHES.get(name)
+    return None if sketch is None else sketch.version
+
+
+def new_store(file: Path, clock: FakeClock) -> SqlStore:
+    return open_store(str(file), clock=clock, sketch_version=sketch_version)
+
+
+def new_client(store: SqlStore, clock: FakeClock, **settings: object) -> TestClient:
+    """A client on loopback; a fault of the service is an answer (500), not an exception of the test."""
+    told = dataclasses.replace(ApiSettings(now=clock.now, event_poll_s=0.02), **settings)  # type: ignore[arg-type]
+    return TestClient(create_app(store, told), base_url="http://localhost", raise_server_exceptions=False)
+
+
+def tiled(tile: int = 4) -> Candidate:
+    return Candidate.of("tiled", 1, {"tile": tile})
+
+
+def measure(store: SqlStore, lease: Lease, latencies: list[float | None], task: int = 0) -> None:
+    """Commit one trial per entry; None is a build that failed. Each has a knob value of its own."""
+    task_id = lease.tasks[task].task_id
+    for number, latency in enumerate(latencies):
+        candidate = Candidate.of("tiled", 1, {"tile": 4, "number": number})
+        (trial,) = store.reserve(lease, task_id, [(candidate, 0.5)])
+        store.commit(lease, task_id, Measured(trial, failed() if latency is None else ok(latency)))
+
+
+def finish(store: SqlStore, lease: Lease, latency_s: float = 0.001, tile: int = 4) -> list[str]:
+    """Promote a winner for every task and complete the job; the schedules' ids."""
+    ids = []
+    for task in lease.tasks:
+        store.set_baseline(lease, task.task_id, "torch.matmul", ok(0.002))
+        ids.append(store.promote(lease, task.task_id, best_config(latency_s, chosen=tiled(tile)), ARTIFACT))
+        store.finish_task(lease, task.task_id, StopReason.TRIALS)
+    store.finish_job(lease, JobState.COMPLETED, StopReason.TRIALS, None)
+    return ids
