@@ -3,11 +3,11 @@
 import random
 
 import pytest
-from tests.search_space.attention_support import attention, check_choice, host_target, random_inputs
 
 from search_space.attention import AttentionWorkload
 from search_space.knob import Knobs
 from search_space.registry import get_sketch
+from tests.search_space.attention_support import attention, check_choice, host_target, random_inputs
 
 SKETCH = "cpu_attention_fused"
 TARGET = host_target()
