@@ -171,7 +171,8 @@ class RunnerStore(Protocol):
     LeaseLost when its token is not the job's current one. Thread-safe."""
 
     def claim(self, runner_id: str, kinds: Sequence[str], lease_s: float, only: str | None = None) -> Lease | None:
-        """The job (`only` that one, where given) to work on next (priority, then age) among those that `kinds` of devices can run, or None.
+        """The job to work on next (priority, then age) among those that `kinds` of devices can run, or None; `only`
+        leaves out all but one job.
         Takes queued and interrupted jobs, and running ones whose lease expired (first marked interrupted)."""
 
     def renew(self, lease: Lease, lease_s: float) -> JobState:

@@ -11,6 +11,7 @@ import threading
 from api.defaults import default_database_url
 from api.runner.service import Runner
 from api.wiring import MeasurerChoice, build_measurer, build_store, policies
+from tuner.ports import Measurer, MeasurerUnavailable
 
 log = logging.getLogger("tilewright.runner")
 
@@ -30,19 +31,36 @@ def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    _stop_on_signals(stop)
     if options.parent_stdin:
         threading.Thread(target=_end_with_parent, args=(stop,), name="parent-watch", daemon=True).start()
     store = build_store(options.db or default_database_url())
     measurer = build_measurer(MeasurerChoice.parse(options.measurer), ray_address=options.ray, cores=options.cores)
     try:
+        _await_devices(measurer, stop)
+        _stop_on_signals(stop)  # once more: Ray installs handlers of its own when it starts
         runner_id = f"{socket.gethostname()}:{os.getpid()}"
         Runner(store, measurer, policies(), runner_id, options.lease_s, stop).run_forever()
     finally:
         measurer.close()
         store.close()
     return 0
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+
+def _await_devices(measurer: Measurer, stop: threading.Event) -> None:
+    """Start or join Ray; a cluster's head may come up later than this process."""
+    while not stop.is_set():
+        try:
+            measurer.devices()
+            return
+        except MeasurerUnavailable as fault:
+            log.warning("waiting for Ray: %s", fault)
+            stop.wait(2.0)
 
 
 def _end_with_parent(stop: threading.Event) -> None:
