@@ -62,3 +62,17 @@ class BestConfig:
         out["candidate"] = self.candidate.to_json()
         out["identity"] = self.identity.to_json()
         return out
+
+    @staticmethod
+    def from_json(data: Mapping[str, object]) -> "BestConfig":
+        """Reads what to_json wrote."""
+        d: dict[str, object] = dict(data)
+        candidate, identity = d["candidate"], d["identity"]
+        assert isinstance(candidate, Mapping)
+        assert isinstance(identity, Mapping)
+        d["candidate"] = Candidate.from_json(candidate)
+        d["identity"] = EnvironmentIdentity.from_json(identity)
+        for name in ("latency_ci95_s", "speedup_ci95"):
+            pair = d[name]
+            d[name] = tuple(pair) if isinstance(pair, (list, tuple)) else None
+        return BestConfig(**d)  # type: ignore[arg-type]

@@ -1,0 +1,5 @@
+from fastapi import FastAPI
+
+
+def install(app: FastAPI) -> None:
+    pass
