@@ -84,7 +84,7 @@ class Device:
     # --- who may use it ---
 
     def acquire(self, session: str) -> bool:
-        """Try to take the device for a session: True when it holds it. Ask again until then; first come first served."""
+        """True when the session holds the device now. Ask again until then; first come, first served."""
         with self._guard:
             self._cancelled.discard(session)
             return self._lease.try_acquire(session, busy=self._running > 0)

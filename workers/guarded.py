@@ -25,8 +25,9 @@ class GuardedBuffer:
     """Memory of one operand: [no access | canary | data | canary | no access], each guard at least a page.
 
     Just outside the data lie canary bytes, which `damaged` compares; further out the pages cannot be touched, so a
-    far access ends the process with SIGSEGV. An input (`written` False) ends right before a page without access:
-    reading past it is a fault too. The data starts on a multiple of 64 bytes.
+    far access ends the process with SIGSEGV. An input (`written` False) ends right before a page without access, so
+    that reading past it is a fault too; `protect` then makes it read-only, so that during every call, timed ones too,
+    a kernel that changes its inputs ends with SIGSEGV. The data starts on a multiple of 64 bytes.
     """
 
     def __init__(self, operand: Operand, written: bool) -> None:
@@ -75,8 +76,10 @@ class GuardedBuffer:
             return "after"
         return None
 
-    def differs_from(self, address: int) -> bool:
-        return bool(_libc.memcmp(self.address, address, self.nbytes))
+    def protect(self) -> None:
+        """From here on the data may only be read."""
+        if _libc.mprotect(self._base + PAGE, self._body, mmap.PROT_READ):
+            raise OSError(ctypes.get_errno(), f"operand {self.operand.name} could not be made read-only")
 
     def verify(self) -> None:
         """Rejected (WRONG_ANSWER) when a guard was written; the guard is then whole again."""

@@ -1,4 +1,4 @@
-"""The devices of a host as the measurer sees them: their names, their children, what they are and how fast they can be."""
+"""The devices of a host as the measurer sees them: their names, their children, what they are and what they can do."""
 
 import dataclasses
 import hashlib

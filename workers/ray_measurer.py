@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import logging
 import os
 import pickle
 import shutil
@@ -110,6 +111,7 @@ class RayMeasurer:
             }
         else:
             options["address"] = config.address
+        logging.getLogger("ray").setLevel(logging.ERROR)  # its start-up notices are not for our users
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, TimeoutError) as fault:
