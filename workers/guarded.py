@@ -19,6 +19,7 @@ ALIGNMENT = 64  # of the data: a cache line, and the widest vector register
 _CANARY = 0xA5
 _POISON = 0xFF  # every byte set is a NaN in float64, float32, float16, bfloat16 and float8_e4m3
 _PROT_NONE = 0
+_EDGE = 256 * PAGE  # no access here; costs address space only
 
 
 class GuardedBuffer:
@@ -36,16 +37,16 @@ class GuardedBuffer:
         span = -(-max(self.nbytes, 1) // ALIGNMENT) * ALIGNMENT
         front = PAGE + (-span) % PAGE
         self._body = front + span + (PAGE if written else 0)
-        self._total = self._body + 2 * PAGE
+        self._total = self._body + 2 * _EDGE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         base = _libc.mmap(None, self._total, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
         if base in (None, ctypes.c_void_p(-1).value):
             raise MemoryError(f"no {self._total} bytes for operand {operand.name}")
         self._base: int = base
-        for edge in (base, base + PAGE + self._body):
-            if _libc.mprotect(edge, PAGE, _PROT_NONE):
+        for edge in (base, base + _EDGE + self._body):
+            if _libc.mprotect(edge, _EDGE, _PROT_NONE):
                 raise OSError(ctypes.get_errno(), "mprotect of a guard page failed")
-        self.address: int = base + PAGE + front
+        self.address: int = base + _EDGE + front
         self._after = self._body - front - self.nbytes
         self._canary = bytes([_CANARY]) * max(front, self._after)
         self._front = front
@@ -78,7 +79,7 @@ class GuardedBuffer:
 
     def protect(self) -> None:
         """From here on the data may only be read."""
-        if _libc.mprotect(self._base + PAGE, self._body, mmap.PROT_READ):
+        if _libc.mprotect(self._base + _EDGE, self._body, mmap.PROT_READ):
             raise OSError(ctypes.get_errno(), f"operand {self.operand.name} could not be made read-only")
 
     def verify(self) -> None:
