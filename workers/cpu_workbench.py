@@ -1,19 +1,15 @@
 """Measuring on a CPU: guarded operands, the real check, the host's clock round batches of calls, warm caches."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from search_space.dtypes import DTYPES
-from search_space.workload import Operand, Workload
+from search_space.workload import Workload
 from tilewright import runtime
-from tuner.outcome import Outcome
 from workers import vendor_cpu
-from workers.bench import Rejected
-from workers.guarded import GuardedBuffer
 
 Json = Mapping[str, object]
 Call = Callable[[], Any]

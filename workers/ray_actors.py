@@ -3,6 +3,7 @@
 Both are threaded, so that `cancel` and `abort` get through while a measurement or a build runs.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,9 @@ class DeviceActor(Device):
     def info(self) -> DeviceInfo:
         """What the device is; its roofs are measured at the first call on this host, under the device's lock."""
         return self._probe.info(self)
+
+    def actor_pid(self) -> int:
+        return os.getpid()
 
     def node_id(self) -> str:
         return str(ray.get_runtime_context().get_node_id())

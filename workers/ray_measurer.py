@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib
 import logging
 import os
 import pickle
@@ -20,6 +21,8 @@ from workers.config import MeasurerConfig
 from workers.ray_actors import builder_actors, device_actor
 from workers.ray_session import RaySession
 from workers.remote import BuilderPool, Cancelled, DeviceLost, RemoteDevice
+
+_log = logging.getLogger(__name__)
 
 RESOURCE = "device:"  # prefix of the custom resource that stands for one device, one unit each
 
@@ -83,6 +86,10 @@ class RayMeasurer:
         pid: int | None = self._devices[device_id].control("child_pid")
         return pid
 
+    def actor_pid(self, device_id: str) -> int:
+        pid: int = self._devices[device_id].control("actor_pid")
+        return pid
+
     def builder_child_pids(self, device_id: str) -> list[int | None]:
         return self._builders[device_id].child_pids()
 
@@ -111,7 +118,7 @@ class RayMeasurer:
             }
         else:
             options["address"] = config.address
-        logging.getLogger("ray").setLevel(logging.ERROR)  # its start-up notices are not for our users
+        _quieten_ray()
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, TimeoutError) as fault:
@@ -151,3 +158,11 @@ class RayMeasurer:
                 info: DeviceInfo = remote.control("info", timeout_s=self._config.start_timeout_s)
                 return info
         raise MeasurerUnavailable(f"the measuring actor of device {device_id} dies at once")
+
+
+def _quieten_ray() -> None:
+    """Ray's notices go to our log, not to a user's terminal: it prints the death of a worker to stdout, where
+    ``--json`` promises one document and nothing else, and no option of ray.init turns that off."""
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    worker = importlib.import_module("ray._private.worker")
+    worker.print_to_stdstream = lambda data, ignore_prefix=False: _log.info("%s", data.get("lines"))

@@ -244,6 +244,15 @@ class RaySession:
                 continue
             return
 
+    def _renew(self) -> None:
+        """Still there. With the actor the hold on the device is gone: then it is taken again."""
+        try:
+            held = self._remote.control("renew", self._id)
+        except DeviceLost:
+            held = False
+        if not held:
+            self._stay()
+
     def _leave(self) -> None:
         try:
             self._remote.control("release", self._id)
@@ -271,7 +280,7 @@ class RaySession:
             for place, result in self._builds.collect(_WAIT_S):
                 assert isinstance(place, int)
                 ended[place] = result
-            self._remote.control("renew", self._id)
+            self._renew()
         return [(job, ended[place]) for place, job in enumerate(jobs)]
 
     def _start_build(self, job: _Job) -> None:
@@ -323,7 +332,7 @@ class RaySession:
                     self._keep(candidate, built)
                 else:
                     failures[candidate.key] = f"{built.outcome}: {built.error}"
-            self._remote.control("renew", self._id)
+            self._renew()
         return failures
 
     def _keep(self, candidate: Candidate, built: BuildResult) -> str:

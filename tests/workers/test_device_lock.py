@@ -34,7 +34,8 @@ def test_who_waits_goes_before_who_comes_back(tmp_path: Path) -> None:
 def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from workers.device_lock import HostLock;"
-        f"lock = HostLock(Path({str(tmp_path)!r}), 'gpu'); print(lock.try_acquire(), flush=True); os.kill(os.getpid(), 9)"
+        f"lock = HostLock(Path({str(tmp_path)!r}), 'gpu'); "
+        "print(lock.try_acquire(), flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.returncode) == ("True", -9)
