@@ -1,22 +1,26 @@
 """RFC 9457 problem documents: one table from error to status, one function that renders."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from api import errors
+from db.errors import SchemaMismatch, StoreDamaged, StoreError
 from search_space.errors import InvalidField
+from tuner.ports import StoreUnavailable
 from tuner.views import BadCursor, Conflict, NotFound
 
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+# A detail may quote the request: a megabyte of it helps nobody.
+MAX_DETAIL = 1000
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,10 @@ TABLE: Mapping[type[Exception], Row] = {
     errors.HostRefused: Row(403, "host-refused", "The service does not answer to this host name"),
     errors.Untuned: Row(404, "untuned", "No schedule of this workload for this target"),
     errors.Stale: Row(404, "stale", "The schedule known was made under other conditions"),
+    StoreUnavailable: Row(503, "store-unavailable", "The database cannot be used now"),
+    SchemaMismatch: Row(503, "schema-mismatch", "The database has another schema than this program"),
+    StoreDamaged: Row(500, "store-damaged", "Stored data is not what was written"),
+    StoreError: Row(500, "store-unusable", "The database cannot be used as it is"),
     errors.TooManyWatchers: Row(503, "too-many-watchers", "No event stream is free"),
 }
 INTERNAL = Row(500, "internal", "The service failed")
@@ -60,14 +68,14 @@ def document(row: Row, detail: str, extra: Mapping[str, object] | None = None) -
         "type": f"urn:tilewright:problem:{row.code}",
         "title": row.title,
         "status": row.status,
-        "detail": detail,
+        "detail": detail if len(detail) <= MAX_DETAIL else detail[:MAX_DETAIL] + "...",
         "code": row.code,
     }
     return body | dict(extra or {})
 
 
 def render(row: Row, detail: str, extra: Mapping[str, object] | None = None) -> JSONResponse:
-    headers = {"WWW-Authenticate": 'Bearer realm="tilewright"'} if row.status == 401 else {}
+    headers = {401: {"WWW-Authenticate": 'Bearer realm="tilewright"'}, 503: {"Retry-After": "2"}}.get(row.status, {})
     return JSONResponse(document(row, detail, extra), row.status, headers, MEDIA_TYPE)
 
 
@@ -90,7 +98,7 @@ def problem_of(error: Exception) -> dict[str, object]:
 
 
 def _entry(field: str, message: str, allowed: Sequence[str] = ()) -> dict[str, object]:
-    return {"field": field, "message": message, "allowed": list(allowed)}
+    return {"field": field[:MAX_DETAIL], "message": message[:MAX_DETAIL], "allowed": list(allowed)}
 
 
 def _fields(entries: list[dict[str, object]]) -> dict[str, object]:
@@ -102,12 +110,26 @@ def _dotted(loc: Sequence[object]) -> str:
     return ".".join(str(part) for part in (loc[1:] if len(loc) > 1 else loc))
 
 
-async def _known(request: Request, error: Exception) -> JSONResponse:
+def set_error_page(app: FastAPI, page: Callable[[Row, str, bool], Response]) -> None:
+    """What a browser is shown in place of a problem document, outside the API's own paths."""
+    app.state.error_page = page
+
+
+def _answer(request: Request, row: Row, detail: str, extra: Mapping[str, object] | None = None) -> Response:
+    page = getattr(request.app.state, "error_page", None)
+    wants_page = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/v1/")
+    if page is not None and wants_page and request.method == "GET":
+        shown: Response = page(row, detail, bool(request.app.state.service.settings.keys))
+        return shown
+    return render(row, detail, extra)
+
+
+async def _known(request: Request, error: Exception) -> Response:
     detail, extra = describe(error)
-    return render(row_of(error), detail, extra)
+    return _answer(request, row_of(error), detail, extra)
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
+async def _http(request: Request, error: Exception) -> Response:
     """Faults of routing: 404 for an unknown path, 405 with Allow."""
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
@@ -117,15 +139,15 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
         detail = f"no resource at {request.url.path}"
     elif error.status_code == 405:
         detail = f"{request.method} is not allowed here"
-    response = render(row, detail)
+    response = _answer(request, row, detail)
     response.headers.update(error.headers or {})
     return response
 
 
-async def _internal(request: Request, error: Exception) -> JSONResponse:
+async def _internal(request: Request, error: Exception) -> Response:
     """The cause goes to the log, never to the caller: it may hold paths, queries or keys."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return render(INTERNAL, "the request could not be answered; the service's log says why")
+    return _answer(request, INTERNAL, "the request could not be answered; the service's log says why")
 
 
 def install(app: FastAPI) -> None:

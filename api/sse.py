@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from fastapi.concurrency import run_in_threadpool
 from sse_starlette import ServerSentEvent
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 PAGE = 500
 KEPT = 4 * PAGE
+_TIMES = ("started_at", "finished_at")
 
 
 @dataclass
@@ -134,6 +136,15 @@ class EventHub:
 
 
 def render(event: Event) -> ServerSentEvent:
-    data = {"sequence": event.sequence, "at": instant(event.at).isoformat(), **event.data}
-    text = json.dumps(finite(data), allow_nan=False, separators=(",", ":"), default=str)
+    """The event with its times as the other answers write them."""
+    data: dict[str, object] = {"sequence": event.sequence, "at": instant(event.at), **event.data}
+    for name in _TIMES:
+        if isinstance(moment := data.get(name), int | float):
+            data[name] = instant(moment)
+    text = json.dumps(finite(data), allow_nan=False, separators=(",", ":"), default=_rfc3339)
     return ServerSentEvent(data=text, event=event.kind, id=str(event.sequence))
+
+
+def _rfc3339(value: object) -> str:
+    assert isinstance(value, datetime)
+    return value.isoformat().replace("+00:00", "Z")

@@ -141,9 +141,15 @@ class SqlStore:
         return self._tx.write(lambda s: leases.interrupt_expired(s, self._now(s)))
 
     def trials(
-        self, job_id: str, task_index: int | None, outcome: Outcome | None, limit: int, cursor: str | None
+        self,
+        job_id: str,
+        task_index: int | None,
+        outcome: Outcome | None,
+        limit: int,
+        cursor: str | None,
+        newest_first: bool = False,
     ) -> Page[TrialView]:
-        return self._tx.read(lambda s: trial_views.page(s, job_id, task_index, outcome, limit, cursor))
+        return self._tx.read(lambda s: trial_views.page(s, job_id, task_index, outcome, limit, cursor, newest_first))
 
     def trial(self, trial_id: int) -> tuple[TrialView, Workload, Target]:
         return self._tx.read(lambda s: trial_views.single(s, trial_id))

@@ -25,6 +25,7 @@ def trial_body(row: TrialRow, task_index: int) -> dict[str, object]:
         "task": task_index,
         "attempt": row.measured_attempt,
         "sketch": candidate.sketch,
+        "sketch_version": candidate.version,
         "knobs": candidate.knobs,
         "outcome": row.outcome,
         "latency_s": row.latency_s,
@@ -62,25 +63,36 @@ def _view(row: TrialRow, task_index: int) -> TrialView:
     )
 
 
-def page_query(job_id: str, task_id: int | None, outcome: Outcome | None, after: int, limit: int) -> Select[TrialRow]:
-    """Measured trials of a job above ordinal `after`, in the order of their ordinals."""
-    query = select(TrialRow).where(TrialRow.ordinal > after)
+def page_query(
+    job_id: str, task_id: int | None, outcome: Outcome | None, after: int | None, limit: int, newest_first: bool = False
+) -> Select[TrialRow]:
+    """Measured trials of a job beyond ordinal `after`, in the order of their ordinals or against it."""
+    query: Select[TrialRow] = select(TrialRow)
+    if after is not None:
+        query = query.where(TrialRow.ordinal < after if newest_first else TrialRow.ordinal > after)
     query = query.where(TrialRow.job_id == job_id) if task_id is None else query.where(TrialRow.task_id == task_id)
     if outcome is None:
         query = query.where(TrialRow.outcome.is_not(None))
     else:
         query = query.where(TrialRow.job_id == job_id, TrialRow.outcome == outcome.value)
-    return query.order_by(TrialRow.ordinal).limit(limit)
+    return query.order_by(TrialRow.ordinal.desc() if newest_first else TrialRow.ordinal).limit(limit)
 
 
 def page(
-    session: Session, job_id: str, task_index: int | None, outcome: Outcome | None, limit: int, cursor: str | None
+    session: Session,
+    job_id: str,
+    task_index: int | None,
+    outcome: Outcome | None,
+    limit: int,
+    cursor: str | None,
+    newest_first: bool = False,
 ) -> Page[TrialView]:
     """One entry a trial: its last measured attempt. Trials that are still out are not listed."""
-    after = cursors.decode("trials", cursor, int)
+    listing = "trials-newest" if newest_first else "trials"
+    key = cursors.decode(listing, cursor, int)
     task_id = None if task_index is None else _task_id(session, job_id, task_index)
     size = cursors.page_size(limit)
-    query = page_query(job_id, task_id, outcome, int(after[0]) if after else -1, size + 1)
+    query = page_query(job_id, task_id, outcome, int(key[0]) if key else None, size + 1, newest_first)
     rows = session.scalars(query).all()
     if not rows and session.get(JobRow, job_id) is None:
         raise NotFound(f"no job {job_id}")
@@ -89,7 +101,7 @@ def page(
     tasks = session.scalars(select(TaskRow).where(TaskRow.id.in_({row.task_id for row in rows})))
     positions = {task.id: task.position for task in tasks}
     items = [_view(row, positions[row.task_id]) for row in rows]
-    return Page(items, cursors.encode("trials", (rows[-1].ordinal,)) if more else None)
+    return Page(items, cursors.encode(listing, (rows[-1].ordinal,)) if more else None)
 
 
 def _task_id(session: Session, job_id: str, task_index: int) -> int:

@@ -177,8 +177,15 @@ class ServiceStore(Protocol):
     def resume(self, job_id: str, now: float) -> JobView: ...
 
     def trials(
-        self, job_id: str, task_index: int | None, outcome: Outcome | None, limit: int, cursor: str | None
-    ) -> Page[TrialView]: ...
+        self,
+        job_id: str,
+        task_index: int | None,
+        outcome: Outcome | None,
+        limit: int,
+        cursor: str | None,
+        newest_first: bool = False,
+    ) -> Page[TrialView]:
+        """By ordinal. A cursor goes on in the order in which it was handed out, BadCursor in the other."""
 
     def trial(self, trial_id: int) -> tuple[TrialView, Workload, Target]: ...
 

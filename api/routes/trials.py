@@ -1,7 +1,7 @@
 """What a job has measured: trials, the curve of the best, and the live events."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.concurrency import run_in_threadpool
@@ -36,7 +36,7 @@ _STREAM: dict[int, dict[str, Any]] = {
     "/jobs/{job_id}/trials",
     response_model=schemas.PageOf[schemas.Trial],
     responses=problem_responses(404),
-    dependencies=[Depends(OnlyQuery("task", "outcome", "limit", "cursor"))],
+    dependencies=[Depends(OnlyQuery("task", "outcome", "limit", "cursor", "order"))],
 )
 def trials(
     svc: Svc,
@@ -45,11 +45,12 @@ def trials(
     outcome: Outcome | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
+    order: Literal["asc", "desc"] = "asc",
 ) -> schemas.PageOf[schemas.Trial]:
     """The committed trials of a job, of one task or one outcome where asked."""
     if task is not None:
         _check_task(svc.store.job(job_id), task)
-    page = svc.store.trials(job_id, task, outcome, limit, cursor)
+    page = svc.store.trials(job_id, task, outcome, limit, cursor, order == "desc")
     return schemas.PageOf(items=[present.trial(t) for t in page.items], next_cursor=page.next_cursor)
 
 
