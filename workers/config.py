@@ -1,9 +1,9 @@
 """How a measurer is set up; the composition root fills it in, nothing here reads the environment."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from workers.host import usable_cores
 from workers.recorded import load_recorded
 from workers.script import BadScript, Scenario, load_script
 
@@ -35,7 +35,11 @@ class MeasurerConfig:
 
     @property
     def builder_count(self) -> int:
-        return self.builders or self.cores or len(os.sched_getaffinity(0))
+        return self.builders or self.worker_cores
+
+    @property
+    def worker_cores(self) -> int:
+        return self.cores or usable_cores()
 
 
 def parse_measurer(spec: str) -> Scenario | None:

@@ -4,12 +4,14 @@ Lives in the measuring actor, knows nothing of Ray, loads neither torch nor tvm.
 the child is JSON and bytes. Thread-safe: `cancel` may come while `measure` runs.
 """
 
+import contextlib
 import os
 import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +29,7 @@ Json = Mapping[str, object]
 
 # Inputs and a float64 reference of the largest workloads take minutes on two cores.
 OPEN_TIMEOUT_S = 600.0
+POLL_S = 0.05  # how often a waiting caller asks for the device again
 _OUTCOMES = {
     End.ERROR: Outcome.RUN_ERROR,
     End.TIMEOUT: Outcome.RUN_TIMEOUT,
@@ -49,7 +52,7 @@ class DeviceSettings:
 
 @dataclass(frozen=True)
 class OpenTask:
-    """What a child needs to know to take a task up: also after the child before it died."""
+    """What a child needs to know to take a task up: also after the child before it died. `seed` orders the final."""
 
     workload: Json
     policy: MeasurePolicy
@@ -79,7 +82,8 @@ class Device:
         self._children = SparedChild(settings.child)
         self._cancelled: set[str] = set()
         self._running = 0
-        self._taken_up: tuple[int, Json, int] | None = None
+        self._doing: str | None = None
+        self._taken_up: tuple[int, Json] | None = None
 
     # --- who may use it ---
 
@@ -96,6 +100,21 @@ class Device:
     def release(self, session: str) -> None:
         with self._guard:
             self._lease.release(session)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the device for what is no session's: its roofs."""
+        session = uuid.uuid4().hex
+        while not self.acquire(session):
+            time.sleep(POLL_S)
+        with self._guard:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._running -= 1
+            self.release(session)
 
     def warm_up(self, wait: bool) -> None:
         """Have a child and a spare ready; `wait` where their imports would disturb a measurement."""
@@ -121,6 +140,10 @@ class Device:
 
     def child_pid(self) -> int | None:
         return self._children.pid
+
+    def doing(self) -> str | None:
+        """The request that the child works on now, None when it is idle."""
+        return self._doing
 
     # --- what it does; the session must hold it ---
 
@@ -168,18 +191,22 @@ class Device:
         try:
             child = self._children.active()
             lost = self._take_up(child, task)
-            return lost if lost is not None else child.request(message, payload, timeout_s=timeout_s)
+            if lost is not None:
+                return lost
+            self._doing = str(message["do"])
+            return child.request(message, payload, timeout_s=timeout_s)
         finally:
+            self._doing = None
             with self._guard:
                 self._running -= 1
                 self._lease.renew(session)
 
     def _take_up(self, child: ChildProcess, task: OpenTask) -> Failure | None:
         """Tell the child which task comes now, unless it knows."""
-        current = (self._children.generation, task.workload, task.seed)
+        current = (self._children.generation, task.workload)
         if self._taken_up == current:
             return None
-        ready = child.request({"do": "open", "workload": task.workload, "seed": task.seed}, timeout_s=OPEN_TIMEOUT_S)
+        ready = child.request({"do": "open", "workload": task.workload}, timeout_s=OPEN_TIMEOUT_S)
         if isinstance(ready, Reply):
             self._taken_up = current
             return None

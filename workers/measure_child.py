@@ -47,9 +47,9 @@ class _Opened:
 
 
 class MeasuringChild:
-    def __init__(self, make: Callable[[Workload, int], Workbench]) -> None:
+    def __init__(self, make: Callable[[Workload], Workbench]) -> None:
         self._make = make
-        self._tasks: OrderedDict[tuple[str, int], _Opened] = OrderedDict()
+        self._tasks: OrderedDict[str, _Opened] = OrderedDict()
         self._contestants: dict[str, Any] = {}
         self._actions: dict[str, Callable[[Json, bytes], Json]] = {
             "open": self._open,
@@ -66,14 +66,13 @@ class MeasuringChild:
             return {"rejected": fault.outcome.value, "error": str(fault)}, b""
 
     def _open(self, message: Json, payload: bytes) -> Json:
-        workload, seed = parse_workload(message["workload"]), int(str(message["seed"]))
-        key = (workload.key, seed)
+        workload = parse_workload(message["workload"])
         self._contestants.clear()
-        if key in self._tasks:
-            self._tasks.move_to_end(key)
+        if workload.key in self._tasks:
+            self._tasks.move_to_end(workload.key)
             return {}
         self._shrink()
-        self._tasks[key] = _Opened(workload, self._make(workload, seed))
+        self._tasks[workload.key] = _Opened(workload, self._make(workload))
         return {}
 
     def _shrink(self) -> None:
@@ -149,9 +148,8 @@ def cpu_child(arguments: Json) -> MeasuringChild:
     """Entry of the real child on a CPU; `cores` are the ones that the worker owns."""
     from workers.cpu_workbench import CpuWorkbench, prepare_process
 
-    cores = int(str(arguments["cores"]))
-    prepare_process(cores)
-    return MeasuringChild(lambda workload, seed: CpuWorkbench(workload, seed, cores))
+    prepare_process(int(str(arguments["cores"])))
+    return MeasuringChild(CpuWorkbench)
 
 
 def scripted_child(arguments: Json) -> MeasuringChild:

@@ -28,10 +28,13 @@ class DeviceActor(Device):
     def __init__(self, settings: DeviceSettings, probe: DeviceProbe) -> None:
         super().__init__(settings)
         self._probe = probe
+        self._info: DeviceInfo | None = None
 
     def info(self) -> DeviceInfo:
         """What the device is; its roofs are measured at the first call on this host, under the device's lock."""
-        return self._probe.info(self)
+        if self._info is None:
+            self._info = self._probe.info(self.alone)
+        return self._info
 
     def actor_pid(self) -> int:
         return os.getpid()

@@ -18,13 +18,12 @@ from tuner.ports import DeviceInfo, MeasurePolicy, MeasurerUnavailable, MeasureS
 from tuner.task import Task
 from workers import host_devices
 from workers.config import MeasurerConfig
+from workers.host_devices import RESOURCE
 from workers.ray_actors import builder_actors, device_actor
 from workers.ray_session import RaySession
 from workers.remote import BuilderPool, Cancelled, DeviceLost, RemoteDevice
 
 _log = logging.getLogger(__name__)
-
-RESOURCE = "device:"  # prefix of the custom resource that stands for one device, one unit each
 
 
 class RayMeasurer:
@@ -86,6 +85,10 @@ class RayMeasurer:
         pid: int | None = self._devices[device_id].control("child_pid")
         return pid
 
+    def doing(self, device_id: str) -> str | None:
+        doing: str | None = self._devices[device_id].control("doing")
+        return doing
+
     def actor_pid(self, device_id: str) -> int:
         pid: int = self._devices[device_id].control("actor_pid")
         return pid
@@ -129,7 +132,7 @@ class RayMeasurer:
     def _remote(self, device_id: str) -> RemoteDevice:
         if device_id not in self._devices:
             settings = host_devices.settings(device_id, self._config)
-            probe = host_devices.DeviceProbe(device_id, self._config)
+            probe = host_devices.probe(device_id, self._config)
             tag = hashlib.sha256(pickle.dumps((settings, probe))).hexdigest()[:8]
             detached = self._config.address is not None
 

@@ -31,10 +31,8 @@ class ScriptedKernel:
 class ScriptedBed:
     """`time` answers with the entry's latency; `check` first does what the entry wants done."""
 
-    def __init__(self, workload: Workload, seed: int) -> None:
+    def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        self._seed = seed
-        self._misbehaviour: object | None = None
 
     def check(self, kernel: ScriptedKernel) -> float | None:
         entry = kernel.entry
@@ -55,16 +53,16 @@ class ScriptedBed:
         from workers.cpu_workbench import CpuBed
         from workers.misbehaving import MisbehavingKernel
 
-        bed = CpuBed(self._workload, self._seed)
+        bed = CpuBed(self._workload)
         try:
-            return bed.check(MisbehavingKernel(action, bed))
+            return bed.check(MisbehavingKernel(action))
         finally:
             bed.close()
 
 
 class ScriptedWorkbench:
-    def __init__(self, workload: Workload, seed: int) -> None:
-        self.bed = ScriptedBed(workload, seed)
+    def __init__(self, workload: Workload) -> None:
+        self.bed = ScriptedBed(workload)
 
     def load(self, name: str, artifact: bytes, entry: Json | None) -> ScriptedKernel:
         if entry is None:

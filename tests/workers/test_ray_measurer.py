@@ -193,6 +193,16 @@ def test_cancel_frees_the_device_at_once(
     assert [m.trial.ordinal for m in collect(session, 15.0)] == [501]
 
 
+def kill_while_measuring(measurer: RayMeasurer, device_id: str, pid: int | None) -> None:
+    """Send SIGKILL to `pid` once the measuring child works on a candidate."""
+    deadline = time.monotonic() + 30.0
+    while measurer.doing(device_id) != "measure":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
 def kill_later(pid: int | None) -> None:
     assert pid is not None
     threading.Timer(0.7, os.kill, (pid, signal.SIGKILL)).start()
@@ -203,8 +213,9 @@ def test_a_killed_measuring_child_is_lost_and_the_session_goes_on(
 ) -> None:
     session.submit([trial(600)], None)
     collect(session)
-    kill_later(measurer.child_pid(device.device_id))
+    pid = measurer.child_pid(device.device_id)
     session.submit([trial(10), trial(601)], None)
+    kill_while_measuring(measurer, device.device_id, pid)
     results = {m.trial.ordinal: m.measurement for m in collect(session)}
     assert results[10].outcome is Outcome.WORKER_LOST
     assert results[601].outcome is Outcome.OK
@@ -226,10 +237,8 @@ def test_a_killed_builder_is_lost_and_the_session_goes_on(
 def test_a_killed_measuring_actor_is_lost_and_another_takes_over(
     session: MeasureSession, measurer: RayMeasurer, device: DeviceInfo
 ) -> None:
-    session.submit([trial(799)], None)
-    collect(session)
-    kill_later(measurer.actor_pid(device.device_id))
     session.submit([trial(10), trial(800), trial(801)], None)
+    kill_while_measuring(measurer, device.device_id, measurer.actor_pid(device.device_id))
     results = {m.trial.ordinal: m.measurement for m in collect(session)}
     assert results[10].outcome is Outcome.WORKER_LOST
     assert results[800].outcome is Outcome.OK
