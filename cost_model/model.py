@@ -1,6 +1,7 @@
 """Says which candidate is likely fast: gradient-boosted trees over named features (XGBoost, arXiv:1603.02754)."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -99,6 +100,7 @@ def _matrix(x: NDArray[np.float32], y: NDArray[np.float32] | None = None) -> xgb
     return xgboost.DMatrix(x, label=y, missing=np.nan, nthread=1)
 
 
+@functools.lru_cache(maxsize=8)  # a round asks one model many times; parsing the trees costs more than asking
 def _booster(raw: bytes, config: ModelConfig) -> xgboost.Booster:
     booster = xgboost.Booster({"nthread": config.threads})
     booster.load_model(bytearray(raw))

@@ -128,7 +128,8 @@ class Transactions:
 
     def _once(self, engine: Engine, work: Callable[[Session], T]) -> T:
         try:
-            with Session(engine, expire_on_commit=False) as session, session.begin():
+            # Without autoflush the changes of a transaction are written together, at its end or where it says so.
+            with Session(engine, autoflush=False, expire_on_commit=False) as session, session.begin():
                 return work(session)
         except (DBAPIError, PoolTimeout) as fault:
             raise translated(fault) from fault

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from cost_model.model import CostModel
 from search_space.candidate import Candidate
-from tuner.search.evolution import evolve
-from tuner.search.state import SearchState
+from tuner.search.evolution import Merit, evolve
+from tuner.search.state import SearchState, rank_key
 
 # Fewer than this many of a population say little about a space.
 _SMALLEST_POPULATION = 32
@@ -60,12 +60,27 @@ def _favourites(state: SearchState, n: int, model: CostModel, rng: np.random.Gen
         return model.predict(_features(state, candidates)).merit
 
     config = state.preset.evolution
+    climbing = _climbing(state, int(config.climb_share * n + rng.random()), merit)
+    state = state.with_proposed(climbing)
     population = max(config.population // len(state.samplers), _SMALLEST_POPULATION)
     pool: dict[Candidate, float] = {}
     for sampler in state.samplers:
         pool.update(evolve(sampler, state, merit, population, rng))
-    ranked = sorted(pool, key=lambda c: (-pool[c], c.key))
-    return _diverse(ranked, pool, n, config.sketch_share, config.diversity_floor)
+    ranked = sorted(pool, key=lambda c: -pool[c])
+    rest = n - len(climbing)
+    return climbing + _diverse(ranked, pool, rest, config.sketch_share, config.diversity_floor)
+
+
+def _climbing(state: SearchState, n: int, merit: Merit) -> list[Candidate]:
+    """The n of the highest merit among the fresh neighbours of the best measured candidates."""
+    found: dict[Candidate, None] = {}
+    for record in sorted(state.valid, key=rank_key)[: state.preset.evolution.climb_from]:
+        for sampler in state.samplers:
+            if sampler.holds(record.candidate):
+                found.update(dict.fromkeys(sampler.neighbours(record.candidate)))
+    fresh = [c for c in found if c not in state.proposed]
+    ranked = dict(zip(fresh, merit(fresh).tolist(), strict=True)) if fresh else {}
+    return sorted(ranked, key=lambda c: -ranked[c])[:n]
 
 
 def _diverse(
