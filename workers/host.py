@@ -42,7 +42,7 @@ _FEATURES = {
     "bf16": "bf16",
     "i8mm": "i8mm",
 }
-_ASK_TIMEOUT_S = 120
+_ASK_TIMEOUT_S = 300  # importing TVM takes seconds, on a busy machine many
 _ASK_LLVM = """
 import json, tvm
 from tvm.target import codegen
