@@ -44,7 +44,7 @@ def parse_url(url: str) -> URL:
     """
     try:
         parsed = make_url(url) if "://" in url else URL.create("sqlite", database=url)
-    except ArgumentError as fault:
+    except (ArgumentError, ValueError) as fault:
         raise ValueError(f"not a database URL: {fault}") from None
     backend = parsed.get_backend_name()
     if backend in ("postgresql", "postgres"):
