@@ -1,5 +1,6 @@
 """The child that finds out what a host's CPU is and how fast it can be: it loads tvm and torch, and ends after."""
 
+import importlib
 from collections.abc import Callable, Mapping
 
 from search_space.target import Target
@@ -16,10 +17,8 @@ def make_handler(arguments: Json) -> Callable[[Json, bytes], tuple[Json, bytes]]
             from workers.host import host_identity, host_target
 
             return {"target": host_target().to_json(), "identity": host_identity(MeasurePolicy()).to_json()}, b""
-        from workers.roofs import measure_roofs
-
         target = message["target"]
         assert isinstance(target, Mapping)
-        return {"roofs": measure_roofs(Target.from_json(target)).to_json()}, b""
+        return {"roofs": importlib.import_module("workers.roofs").measure_roofs(Target.from_json(target)).to_json()}, b""
 
     return handle
