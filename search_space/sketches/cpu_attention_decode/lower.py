@@ -77,7 +77,7 @@ class _Piece:
             state.write(self.operands, self.batch, self.kv_head, T.int32(0), T.int32(self.problem.rows))
 
     def _pack_queries(self, rows: int) -> None:
-        """[row, vector, lane] scaled. A last vector that is not whole is shifted back to end at the edge; its lanes that
+        """[row, vector, lane] scaled. A last vector that is not whole is shifted back to the edge; its lanes that
         another vector holds too are zero."""
         lanes, dim = self.tiles.lanes, self.problem.workload.head_dim
         with T.serial(0, rows) as i:
