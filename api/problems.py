@@ -155,7 +155,7 @@ def _allowed(request: Request) -> list[str]:
     return [m for m, scope in scopes.items() if any(r.matches(scope)[0] is Match.FULL for r in routes)]
 
 
-async def _internal(request: Request, error: Exception) -> Response:
+def internal(request: Request, error: Exception) -> Response:
     """The cause goes to the log, never to the caller: it may hold paths, queries or keys."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return _answer(request, INTERNAL, "the request could not be answered; the service's log says why")
@@ -165,4 +165,3 @@ def install(app: FastAPI) -> None:
     for cls in TABLE:
         app.add_exception_handler(cls, _known)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _internal)

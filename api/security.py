@@ -4,6 +4,7 @@ import time
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -50,9 +51,12 @@ class Door:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
+        answered = False
 
         async def dressed(message: Message) -> None:
+            nonlocal answered
             if message["type"] == "http.response.start":
+                answered = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
@@ -61,7 +65,12 @@ class Door:
             await send(message)
 
         refusal = self._refusal(scope)
-        await (refusal or self._app)(scope, receive, dressed)
+        try:
+            await (refusal or self._app)(scope, receive, dressed)
+        except Exception as fault:
+            if answered:
+                raise
+            await problems.internal(Request(scope), fault)(scope, receive, dressed)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)

@@ -1,11 +1,16 @@
 """A service over a real SQLite store, with a sketch that needs no compiler, for the tests of the HTTP API."""
 
 import dataclasses
+import socket
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import uvicorn
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from store_nouns import ARTIFACT, FakeClock, best_config, failed, ok
+from store_nouns import ARTIFACT, FakeClock, best_config, claimed, failed, job_spec, ok
 
 from api.app import create_app
 from api.settings import ApiSettings
@@ -79,10 +84,14 @@ def new_store(file: Path, clock: FakeClock) -> SqlStore:
     return open_store(str(file), clock=clock, sketch_version=sketch_version)
 
 
+def new_app(store: SqlStore, clock: FakeClock, **settings: object) -> FastAPI:
+    told = dataclasses.replace(ApiSettings(now=clock.now, event_poll_s=0.02), **settings)  # type: ignore[arg-type]
+    return create_app(store, told)
+
+
 def new_client(store: SqlStore, clock: FakeClock, **settings: object) -> TestClient:
     """A client on loopback; a fault of the service is an answer (500), not an exception of the test."""
-    told = dataclasses.replace(ApiSettings(now=clock.now, event_poll_s=0.02), **settings)  # type: ignore[arg-type]
-    return TestClient(create_app(store, told), base_url="http://localhost", raise_server_exceptions=False)
+    return TestClient(new_app(store, clock, **settings), base_url="http://localhost", raise_server_exceptions=False)
 
 
 def tiled(tile: int = 4) -> Candidate:
@@ -98,6 +107,13 @@ def measure(store: SqlStore, lease: Lease, latencies: list[float | None], task: 
         store.commit(lease, task_id, Measured(trial, failed() if latency is None else ok(latency)))
 
 
+def claimed_job(store: SqlStore, latencies: list[float | None]) -> Lease:
+    """A running job of one small GEMM with its first trials measured."""
+    lease = claimed(store, job_spec(max_trials=len(latencies) + 4))
+    measure(store, lease, latencies)
+    return lease
+
+
 def finish(store: SqlStore, lease: Lease, latency_s: float = 0.001, tile: int = 4) -> list[str]:
     """Promote a winner for every task and complete the job; the schedules' ids."""
     ids = []
@@ -107,3 +123,29 @@ def finish(store: SqlStore, lease: Lease, latency_s: float = 0.001, tile: int = 
         store.finish_task(lease, task.task_id, StopReason.TRIALS)
     store.finish_job(lease, JobState.COMPLETED, StopReason.TRIALS, None)
     return ids
+
+
+class LiveServer:
+    """The application under uvicorn, on a free port of loopback, in a thread."""
+
+    def __init__(self, store: SqlStore, clock: FakeClock, **settings: object) -> None:
+        self._server = uvicorn.Server(
+            uvicorn.Config(new_app(store, clock, **settings), log_level="warning", lifespan="on")
+        )
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def __enter__(self) -> "LiveServer":
+        self._thread.start()
+        deadline = time.monotonic() + 30
+        while not self._server.started:
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                raise RuntimeError("the server did not start")
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(30)
+        self._socket.close()
