@@ -64,13 +64,13 @@ class CostModel:
             validity = _grow(self.config, "binary:logistic", self.config.validity_rounds, data.features, labels)
         return dataclasses.replace(self, names=data.names, score_trees=score, validity_trees=validity, rows=len(data))
 
-    def predict(self, rows: Sequence[Mapping[str, float]]) -> Predictions:
-        """Predictions for feature mappings; ValueError when the model is not trained."""
+    def predict(self, rows: Sequence[Mapping[str, float]], shared: Mapping[str, float] | None = None) -> Predictions:
+        """Predictions for feature mappings, `shared` being what every row has; ValueError when not trained."""
         if self.score_trees is None:
             raise ValueError("the cost model has not been trained")
         if not rows:
             return Predictions(np.zeros(0), np.ones(0))
-        matrix = _matrix(to_matrix(rows, self.names))
+        matrix = _matrix(to_matrix(rows, self.names, shared))
         scores = _booster(self.score_trees, self.config).predict(matrix)
         if self.validity_trees is None:
             valid = np.ones(len(rows))

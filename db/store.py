@@ -57,8 +57,8 @@ class SqlStore:
 
     # --- a runner's half ---------------------------------------------------------------------------------------
 
-    def claim(self, runner_id: str, kinds: Sequence[str], lease_s: float) -> Lease | None:
-        return self._tx.write(lambda s: leases.claim(s, runner_id, kinds, lease_s, self._now(s)))
+    def claim(self, runner_id: str, kinds: Sequence[str], lease_s: float, only: str | None = None) -> Lease | None:
+        return self._tx.write(lambda s: leases.claim(s, runner_id, kinds, lease_s, self._now(s), only))
 
     def renew(self, lease: Lease, lease_s: float) -> JobState:
         return self._tx.write(lambda s: leases.renew(s, lease, lease_s, self._now(s)))
@@ -161,7 +161,7 @@ class SqlStore:
         return self._tx.read(lambda s: job_events.events(s, job_id, after, limit))
 
     def best(self, workload: Workload, target: TargetQuery, device_filter: Mapping[str, str]) -> Lookup:
-        return self._tx.read(lambda s: lookup.best(s, self._version, workload, target, device_filter))
+        return self._tx.look_up(lambda c: lookup.best(c, self._version, workload, target, device_filter))
 
     def nearest(self, workload: Workload, target: TargetQuery, limit: int) -> Sequence[ScheduleView]:
         return self._tx.read(lambda s: lookup.nearest(s, self._version, workload, target, limit))

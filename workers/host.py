@@ -1,11 +1,15 @@
 """This host's CPU as a target, and the identity of what is measured on it."""
 
 import functools
+import json
 import math
 import os
 import platform
 import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -38,13 +42,21 @@ _FEATURES = {
     "bf16": "bf16",
     "i8mm": "i8mm",
 }
+_ASK_TIMEOUT_S = 300  # importing TVM takes seconds, on a busy machine many
+_ASK_LLVM = """
+import json, tvm
+from tvm.target import codegen
+name = codegen.llvm_get_system_cpu()
+features = codegen.llvm_get_cpu_features(tvm.target.Target({"kind": "llvm", "mcpu": name}))
+print(json.dumps([str(name), int(codegen.llvm_version_major()), [str(f) for f in features]]))
+"""
 # Generic levels of the x86-64 psABI, best first, with an instruction set that each of them needs and the next lacks.
 _X86_LEVELS = (("x86-64-v4", "avx512vl"), ("x86-64-v3", "avx2"), ("x86-64-v2", "sse4.2"), ("x86-64", ""))
 
 
 @functools.cache
 def host_target() -> Target:
-    """The CPU of this host with what this process may use of it (affinity, cgroup limits). Loads tvm."""
+    """The CPU of this host with what this process may use of it (affinity, cgroup limits). Imports no tvm."""
     info = cpu_info((_PROC / "cpuinfo").read_text())
     features = llvm_features(info)
     caches = cache_sizes(_SYS / "devices/system/cpu", min(os.sched_getaffinity(0)))
@@ -64,8 +76,6 @@ def host_target() -> Target:
 
 def host_identity(policy: MeasurePolicy, target: Target | None = None) -> EnvironmentIdentity:
     """What a measurement taken here under `policy` holds for."""
-    import tvm
-
     here = target or host_target()
     return EnvironmentIdentity(
         kind="cpu",
@@ -75,7 +85,7 @@ def host_identity(policy: MeasurePolicy, target: Target | None = None) -> Enviro
         driver=system_name(),
         cuda="",
         tvm=metadata.version("apache-tvm"),
-        compiler=f"LLVM {tvm.target.codegen.llvm_version_major()}",
+        compiler=ask_llvm().version,
         policy=f"{policy.version}/{policy.cache}",
     )
 
@@ -119,15 +129,34 @@ def model_name(info: Mapping[str, str]) -> str:
 
 def _llvm_name(features: Sequence[str]) -> str:
     """LLVM's name of the processor, or a generic level where a hypervisor hides some of what that name implies."""
-    import tvm
-
-    name = str(tvm.target.codegen.llvm_get_system_cpu())
+    llvm = ask_llvm()
     if platform.machine() not in ("x86_64", "AMD64"):
-        return name
-    as_target = tvm.target.Target({"kind": "llvm", "mcpu": name})
-    implied = {str(f) for f in tvm.target.codegen.llvm_get_cpu_features(as_target)}
-    hidden = (implied & set(_FEATURES.values())) - set(features)
-    return x86_level(features) if hidden else name
+        return llvm.name
+    hidden = (set(llvm.features) & set(_FEATURES.values())) - set(features)
+    return x86_level(features) if hidden else llvm.name
+
+
+@dataclass(frozen=True)
+class Llvm:
+    """What TVM's LLVM says: this processor's name, the instruction sets that the name implies, its own version."""
+
+    name: str
+    features: tuple[str, ...]
+    version: str
+
+
+@functools.cache
+def ask_llvm() -> Llvm:
+    """Asked in a process of its own: an actor that only needs the name should not hold TVM in memory.
+
+    Raises RuntimeError with the first line that says why where TVM cannot be loaded.
+    """
+    command = [sys.executable, "-c", _ASK_LLVM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"TVM cannot be loaded: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+    name, version, features = json.loads(done.stdout.splitlines()[-1])
+    return Llvm(name, tuple(features), f"LLVM {version}")
 
 
 def x86_level(features: Sequence[str]) -> str:

@@ -69,12 +69,12 @@ def _gemm(workload: GemmWorkload, inputs: Mapping[str, torch.Tensor]) -> Referen
         for n in range(0, workload.n, columns):
             right = b[i, :, n : n + columns].double()
             right_abs = right.abs().float()
-            add = bias[n : n + columns].double() if bias is not None else 0.0
+            add = bias[n : n + columns].double() if bias is not None else right.new_zeros(())
             for m in range(0, workload.m, rows):
                 left = a[i, m : m + rows].double()
                 block = (i, slice(m, m + rows), slice(n, n + columns))
                 out[block] = left @ right + add
-                sums[block] = left.abs().float() @ right_abs + (add.abs() if bias is not None else 0.0)
+                sums[block] = left.abs().float() @ right_abs + add.abs()
     shape = workload.outputs()[0].shape
     result = _ACTIVATIONS[workload.epilogue](out)
     return Reference({"c": result.reshape(shape)}, {"c": {"sums": sums.reshape(shape)}})

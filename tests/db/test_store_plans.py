@@ -6,14 +6,14 @@ from sqlalchemy.orm import Session
 from store_nouns import gemm
 
 from db.leases import claim_query, expired_query
-from db.lookup import best_query
+from db.lookup import BEST
 from db.records import related_query
 from db.tables import EventRow, MeasurementRow
 from db.trial_views import page_query
 from tuner.outcome import Outcome
 
 QUERIES = {
-    "best": (lambda: best_query(gemm().key), "uq_schedules_current"),
+    "best": (lambda: BEST.params(workload_key=gemm().key), "uq_schedules_current"),
     "claim": (lambda: claim_query(["cpu"]), "ix_jobs_claim"),
     "expired": (lambda: expired_query(1.0), "ix_jobs_state_newest"),
     "trials": (lambda: page_query("job_a", None, None, 50, 50), "uq_trials_job_id_ordinal"),

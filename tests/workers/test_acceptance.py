@@ -11,6 +11,15 @@ from workers.inputs import RECIPES, make_inputs, poisoned_outputs, torch_dtype
 from workers.reference import reference
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Tiny operations: a second thread only waits for the first."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def gemm(m, n, k, dtype="float32", **more):
     return parse_workload({"op": "gemm", "m": m, "n": n, "k": k, "dtype": dtype, **more})
 
@@ -95,7 +104,7 @@ def test_gemm_reference_in_blocks(monkeypatch):
     assert torch.allclose(blocks.magnitudes["c"]["sums"], whole.magnitudes["c"]["sums"])
 
 
-@pytest.mark.parametrize("k", [1, 3, 16, 64, 1000, 4096])
+@pytest.mark.parametrize("k", [1, 3, 16, 257, 2048])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_float32_accumulation_is_accepted_in_any_order(k, dtype, recipe):
@@ -111,7 +120,7 @@ def test_float32_accumulation_is_accepted_in_any_order(k, dtype, recipe):
     assert rule.check({"c": shuffled}).ok
 
 
-@pytest.mark.parametrize("k", [16, 64, 1000, 4096])
+@pytest.mark.parametrize("k", [16, 64, 1000])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("accumulator", [torch.float16, torch.bfloat16])
 def test_16_bit_accumulation_is_rejected(k, dtype, accumulator):
@@ -312,7 +321,7 @@ def test_a_row_that_sees_nothing_is_zero_and_minus_infinity():
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_in_float32_is_accepted_and_16_bit_sums_are_not(dtype, recipe, causal):
     workload = parse_workload(
-        {"op": "attention", "heads": 2, "head_dim": 64, "dtype": dtype, "seq": 600, "causal": causal}
+        {"op": "attention", "heads": 1, "head_dim": 64, "dtype": dtype, "seq": 320, "causal": causal}
     )
     inputs = make_inputs(workload, recipe)
     rule = Acceptance(workload, reference(workload, inputs))
@@ -320,18 +329,18 @@ def test_attention_in_float32_is_accepted_and_16_bit_sums_are_not(dtype, recipe,
     kind = torch_dtype(dtype)
     scores = q @ k.transpose(-1, -2) / 8
     if causal:
-        scores = scores.masked_fill(torch.ones(600, 600).triu(1).bool(), -math.inf)
+        scores = scores.masked_fill(torch.ones(320, 320).triu(1).bool(), -math.inf)
     p = torch.exp(scores - scores.amax(-1, keepdim=True))
     rounded = p.to(kind).float()  # as every fused kernel does before the second product
     assert rule.check({"o": ((rounded @ v) / p.sum(-1, keepdim=True)).to(kind)}).ok
     total = torch.zeros_like(v, dtype=torch.bfloat16)
-    for j in range(600):
+    for j in range(320):
         total = (total.float() + p[..., j : j + 1] * v[..., j : j + 1, :]).bfloat16()
     verdict = rule.check({"o": (total.float() / p.sum(-1, keepdim=True)).to(kind)})
     assert not verdict.ok
     wrong = ((rounded @ v) / p.sum(-1, keepdim=True)).to(kind)
-    wrong[0, 1, 599, 63] *= 1.2
-    assert "o[0, 1, 599, 63]" in rule.check({"o": wrong}).message
+    wrong[0, 0, 319, 63] *= 1.2
+    assert "o[0, 0, 319, 63]" in rule.check({"o": wrong}).message
 
 
 def test_huge_logits():

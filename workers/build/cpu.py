@@ -106,8 +106,10 @@ def _run(command: list[str], folder: Path) -> None:
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
         telling = next((x for x in lines if "error" in x or "cannot" in x), lines[0] if lines else "no message")
-        raise BuildToolMissing(f"{command[0]}: {telling}: install libc6-dev") if "crt" in telling else BuildError(
-            f"{Path(command[0]).name}: {telling}"
+        raise (
+            BuildToolMissing(f"{command[0]}: {telling}: install libc6-dev")
+            if "crt" in telling
+            else BuildError(f"{Path(command[0]).name}: {telling}")
         )
 
 
