@@ -92,44 +92,60 @@ class TaskContext:
             workload,
             target,
             rates,
-            {**_of_workload(workload), **_of_target(target)},
+            _finite({**_of_workload(workload), **_of_target(target)}),
             workload.flops(),
             workload.min_bytes(),
             workload.footprint_bytes(),
         )
 
     def featurise(self, sketch: Sketch, knobs: Knobs) -> dict[str, float]:
-        """name -> finite number. Deterministic; names a sketch states win over names made up here."""
+        """name -> finite number: what all share and the choice's own. Deterministic."""
+        return {**self.shared, **self.own(sketch, knobs)}
+
+    def own(self, sketch: Sketch, knobs: Knobs) -> dict[str, float]:
+        """The features of the choice alone; names a sketch states win over names made up here."""
         traffic = sketch.traffic(self.workload, self.target, knobs)
-        out = {
-            **self.shared,
-            **_named_values("knob", knobs),
-            **_of_traffic(self, traffic),
-            **_of_caches(self, traffic),
-            **_of_resources(self, sketch.resources(self.workload, self.target, knobs)),
-            **_of_roofline(self, traffic),
-            f"sketch.{sketch.name}": 1.0,
-            **sketch.features(self.workload, self.target, knobs),
-        }
-        return {name: float(value) for name, value in out.items() if math.isfinite(value)}
+        return _finite(
+            {
+                **_named_values("knob", knobs),
+                **_of_traffic(self, traffic),
+                **_of_caches(self, traffic),
+                **_of_resources(self, sketch.resources(self.workload, self.target, knobs)),
+                **_of_roofline(self, traffic),
+                f"sketch.{sketch.name}": 1.0,
+                **sketch.features(self.workload, self.target, knobs),
+            }
+        )
 
 
-def to_matrix(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> NDArray[np.float32]:
-    """Rows as float32 [len(rows), len(names)]; a missing name is NaN, or 0 in a one-hot family."""
-    absent = np.array([0.0 if _is_one_hot(name) else np.nan for name in names], dtype=np.float32)
-    matrix = np.tile(absent, (len(rows), 1))
+def to_matrix(
+    rows: Sequence[Mapping[str, float]], names: Sequence[str], shared: Mapping[str, float] | None = None
+) -> NDArray[np.float32]:
+    """Rows as float32 [len(rows), len(names)]; a missing name is NaN, or 0 in a one-hot family. `shared` holds what
+    every row has unless it says otherwise."""
     column = {name: i for i, name in enumerate(names)}
-    for i, row in enumerate(rows):
-        for name, value in row.items():
-            at = column.get(name)
-            if at is not None and abs(value) <= _FLOAT32_MAX:  # neither NaN nor infinite, once it is a float32
-                matrix[i, at] = value
+    base = np.array([0.0 if _is_one_hot(name) else np.nan for name in names], dtype=np.float32)
+    _fill(base, shared or {}, column)
+    matrix = np.tile(base, (len(rows), 1))
+    for out, row in zip(matrix, rows, strict=True):
+        _fill(out, row, column)
     return matrix
+
+
+def _fill(out: NDArray[np.float32], row: Mapping[str, float], column: Mapping[str, int]) -> None:
+    known = [(column[n], v) for n, v in row.items() if n in column and abs(v) <= _FLOAT32_MAX]  # no NaN, no infinity
+    if known:
+        places, values = zip(*known, strict=True)
+        out[list(places)] = values
 
 
 def column_names(rows: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
     """Every name that some row has, sorted."""
     return tuple(sorted({name for row in rows for name in row}))
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if math.isfinite(value)}
 
 
 def _is_one_hot(name: str) -> bool:

@@ -52,6 +52,8 @@ class CostModel:
     def fit(self, data: Dataset) -> "CostModel":
         """A model that has learnt `data` alone, or this one unchanged when `data` cannot teach anything yet: fewer
         valid rows than `config.min_samples`, or scores that are all the same."""
+        # Squared error and not a ranking loss: the prediction stays a score that a user can be shown and that can be
+        # weighed against the probability of failing; scores are in (0, 1], so slow outliers cannot dominate it.
         valid = data.valid
         scores = data.scores[valid]
         if len(scores) < self.config.min_samples or np.ptp(scores) < _MIN_SPREAD:
@@ -64,13 +66,13 @@ class CostModel:
             validity = _grow(self.config, "binary:logistic", self.config.validity_rounds, data.features, labels)
         return dataclasses.replace(self, names=data.names, score_trees=score, validity_trees=validity, rows=len(data))
 
-    def predict(self, rows: Sequence[Mapping[str, float]]) -> Predictions:
-        """Predictions for feature mappings; ValueError when the model is not trained."""
+    def predict(self, rows: Sequence[Mapping[str, float]], shared: Mapping[str, float] | None = None) -> Predictions:
+        """Predictions for feature mappings, `shared` being what every row has; ValueError when not trained."""
         if self.score_trees is None:
             raise ValueError("the cost model has not been trained")
         if not rows:
             return Predictions(np.zeros(0), np.ones(0))
-        matrix = _matrix(to_matrix(rows, self.names))
+        matrix = _matrix(to_matrix(rows, self.names, shared))
         scores = _booster(self.score_trees, self.config).predict(matrix)
         if self.validity_trees is None:
             valid = np.ones(len(rows))

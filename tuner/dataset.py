@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cost_model.dataset import Row
 from cost_model.features import Rates, TaskContext
+from cost_model.model import CostModel, Predictions
 from search_space.candidate import Candidate
 from search_space.sketch import Sketch
 from search_space.target import Target
@@ -28,10 +29,25 @@ class Featuriser:
         self._kept: dict[tuple[Workload, Target, Candidate], Mapping[str, float]] = {}
 
     def of(self, candidate: Candidate, workload: Workload, target: Target) -> Mapping[str, float] | None:
+        sketch = self._sketch(candidate)
+        return None if sketch is None else self._context(workload, target).featurise(sketch, candidate.knobs)
+
+    def predict(
+        self, model: CostModel, candidates: Sequence[Candidate], workload: Workload, target: Target
+    ) -> Predictions:
+        """What a trained `model` says of candidates of one task; KeyError for one of an unknown sketch."""
+        context = self._context(workload, target)
+        rows = []
+        for candidate in candidates:
+            sketch = self._sketch(candidate)
+            if sketch is None:
+                raise KeyError(candidate.sketch)
+            rows.append(context.own(sketch, candidate.knobs))
+        return model.predict(rows, context.shared)
+
+    def _sketch(self, candidate: Candidate) -> Sketch | None:
         sketch = self._sketches.get(candidate.sketch)
-        if sketch is None or sketch.version != candidate.version:
-            return None
-        return self._context(workload, target).featurise(sketch, candidate.knobs)
+        return sketch if sketch is not None and sketch.version == candidate.version else None
 
     def of_record(self, record: TuningRecord) -> Mapping[str, float] | None:
         task = record.task

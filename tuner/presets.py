@@ -34,8 +34,8 @@ class EvolutionConfig:
     nearest related tasks that open the search, after the experts' seeds (`seeds_first`).
     """
 
-    population: int = 256
-    generations: int = 4
+    population: int = 192
+    generations: int = 3
     elites: int = 32  # best measured candidates that join the first generation
     mutation_probability: float = 0.75  # else cross over
     extra_mutation_probability: float = 0.3  # of each further knob in the same mutation
@@ -110,7 +110,7 @@ class Preset:
 _STANDARD = Preset("standard")
 _QUICK = Preset(
     "quick",
-    evolution=EvolutionConfig(population=128, generations=3, elites=16),
+    evolution=EvolutionConfig(population=128, generations=2, elites=16),
     budget=BudgetConfig(patience=32, hopeless=64),
     scheduler=SchedulerConfig(window=24, warmup_trials=8),
 )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_model.model import CostModel
+from cost_model.model import CostModel, Predictions
 from search_space.candidate import Candidate
 from tuner.search.evolution import Merit, evolve
 from tuner.search.state import SearchState, rank_key
@@ -57,7 +57,7 @@ def _favourites(state: SearchState, n: int, model: CostModel, rng: np.random.Gen
     """The n of the highest predicted merit over all sketches, none of which may crowd out a promising other."""
 
     def merit(candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        return model.predict(_features(state, candidates)).merit
+        return _predict(state, candidates, model).merit
 
     config = state.preset.evolution
     climbing = _climbing(state, int(config.climb_share * n + rng.random()), merit)
@@ -108,14 +108,9 @@ def _diverse(
 def _scores(state: SearchState, candidates: Sequence[Candidate], model: CostModel) -> list[float | None]:
     if not model.trained or not candidates:
         return [None] * len(candidates)
-    scores = model.predict(_features(state, candidates)).scores
+    scores = _predict(state, candidates, model).scores
     return [float(s) for s in np.clip(scores, 0.0, 1.0)]
 
 
-def _features(state: SearchState, candidates: Sequence[Candidate]) -> list[dict[str, float]]:
-    """Every proposed candidate is of a current sketch, so each has features."""
-    rows = []
-    for candidate in candidates:
-        features = state.featuriser.of(candidate, state.task.workload, state.task.target)
-        rows.append(dict(features or {}))
-    return rows
+def _predict(state: SearchState, candidates: Sequence[Candidate], model: CostModel) -> Predictions:
+    return state.featuriser.predict(model, candidates, state.task.workload, state.task.target)
