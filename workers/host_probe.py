@@ -19,6 +19,8 @@ def make_handler(arguments: Json) -> Callable[[Json, bytes], tuple[Json, bytes]]
             return {"target": host_target().to_json(), "identity": host_identity(MeasurePolicy()).to_json()}, b""
         target = message["target"]
         assert isinstance(target, Mapping)
-        return {"roofs": importlib.import_module("workers.roofs").measure_roofs(Target.from_json(target)).to_json()}, b""
+        return {
+            "roofs": importlib.import_module("workers.roofs").measure_roofs(Target.from_json(target)).to_json()
+        }, b""
 
     return handle

@@ -110,7 +110,10 @@ class RunnerThread:
             measurer = build_measurer(self._choice)
             try:
                 runner_id = f"{socket.gethostname()}:{os.getpid()}:tune"
-                Runner(store, measurer, policies(), runner_id, 10.0, self._stop, only_job=self._job_id).run_forever()
+                learns = self._choice.scenario is None
+                Runner(
+                    store, measurer, policies(), runner_id, 10.0, self._stop, only_job=self._job_id, learns=learns
+                ).run_forever()
             finally:
                 measurer.close()
         except Exception as fault:  # noqa: BLE001  shown by the thread that waits

@@ -35,12 +35,14 @@ def main(argv: list[str] | None = None) -> int:
     if options.parent_stdin:
         threading.Thread(target=_end_with_parent, args=(stop,), name="parent-watch", daemon=True).start()
     store = build_store(options.db or default_database_url())
-    measurer = build_measurer(MeasurerChoice.parse(options.measurer), ray_address=options.ray, cores=options.cores)
+    choice = MeasurerChoice.parse(options.measurer)
+    measurer = build_measurer(choice, ray_address=options.ray, cores=options.cores)
     try:
         _await_devices(measurer, stop)
         _stop_on_signals(stop)  # once more: Ray installs handlers of its own when it starts
         runner_id = f"{socket.gethostname()}:{os.getpid()}"
-        Runner(store, measurer, policies(), runner_id, options.lease_s, stop).run_forever()
+        learns = choice.scenario is None
+        Runner(store, measurer, policies(), runner_id, options.lease_s, stop, learns=learns).run_forever()
     finally:
         measurer.close()
         store.close()

@@ -56,7 +56,7 @@ class TaskRun:
     def __init__(self, context: TaskContext, leased: LeasedTask, task: Task, device: DeviceInfo) -> None:
         self.context, self.leased, self.task, self.device = context, leased, task, device
         self.stop_reason = leased.stop_reason
-        self.failures: list[Measured] = []
+        self._unobserved: list[TuningRecord] = []
         self._session: MeasureSession | None = None
         context.store.bind(context.lease, leased.task_id, task)
         self.search = self._new_search()
@@ -131,6 +131,10 @@ class TaskRun:
                 done = session.results(0.5)
             for measured in done:
                 self._take(measured)
+        # Told to the search in the order of the trials, not of their ends: one seed gives one search.
+        for record in sorted(self._unobserved, key=lambda r: (r.trial, r.attempt)):
+            self.search.observe(record)
+        self._unobserved.clear()
         if c.must_stop():
             session.cancel()
 
@@ -144,9 +148,7 @@ class TaskRun:
             return
         with c.phases.spend("store"):
             c.store.commit(c.lease, self.leased.task_id, measured)
-        if measured.measurement.outcome is not Outcome.OK:
-            self.failures.append(measured)
-        self.search.observe(self._record(trial, measured.measurement))
+        self._unobserved.append(self._record(trial, measured.measurement))
 
     def _record(self, trial: Trial, measurement: Measurement) -> TuningRecord:
         job, predicted = self.context.lease.job_id, trial.predicted_score

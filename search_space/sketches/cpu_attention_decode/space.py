@@ -141,10 +141,11 @@ class CpuAttentionDecode(CpuAttentionSketch):
         w, g = as_attention(workload), Geometry.of(as_attention(workload), target)
         split = max(1, ceil_div(2 * target.cores, g.heads))
         wanted: list[Knobs] = []
-        for tile_m, tile_n, vectors in ((4, 2, 2), (1, 4, 8), (2, 4, 4), (1, 8, 4)):
-            for block_n in (128, 512):
+        for tile_m, tile_n, vectors in ((4, 2, 2), (1, 4, 8), (2, 4, 4)):
+            for block_n, split_kv in ((128, split), (512, split), (32, split), (512, 1)):
                 sizes: Knobs = {"tile_m": min(tile_m, g.rows), "tile_n": tile_n, "tile_v": vectors * g.unit.lanes}
-                choice = nearest_choice(self.knobs(w, target), {**sizes, "block_n": block_n, "split_kv": split})
+                wish = {**sizes, "block_n": block_n, "split_kv": split_kv}
+                choice = nearest_choice(self.knobs(w, target), wish)
                 if choice not in wanted and self.violated(w, target, choice) is None:
                     wanted.append(choice)
         return tuple(wanted)
