@@ -67,6 +67,16 @@ def test_matches_reference(name: str, sketch: str) -> None:
     check_choice(sketch, w, TARGET, random_legal(get_sketch(sketch), w, rng), random_inputs(w))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("sketch", SKETCHES, ids=lambda s: s.name)
+def test_half_types_accumulate_in_float32(sketch: Sketch, dtype: str) -> None:
+    """Head sizes that are no whole vectors, values in place and packed alike (the choice is random)."""
+    rng = random.Random(f"{dtype} {sketch.name}")
+    w = attention(heads_q=4, heads_kv=2, seq_q=7, seq_kv=150, head_dim=59, causal=True, dtype=dtype, lse=True)
+    for _ in range(2):
+        check_choice(sketch.name, w, TARGET, random_legal(sketch, w, rng), random_inputs(w))
+
+
 def test_cases_reach_every_sketch() -> None:
     assert {sketch for _, sketch in accepted()} == {s.name for s in SKETCHES}
     assert {name for name, sketch in accepted() if sketch == "cpu_attention_fused"} == set(CASES)

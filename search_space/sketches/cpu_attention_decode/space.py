@@ -26,7 +26,8 @@ from search_space.sketch import Constraint, Refusal, Resources, Traffic
 from search_space.target import Target
 from search_space.workload import Workload
 
-ROWS_MAX = 32
+# Beyond this packing K pays for itself.
+ROWS_MAX = 256
 KEYS = (1, 2, 3, 4, 6, 8)
 BLOCKS_N = (32, 64, 128, 256, 512, 1024)
 SPLITS = (1, 2, 3, 4, 6, 8, 16, 32, 64)
