@@ -23,7 +23,9 @@ Clock = Callable[[], float]
 BATCH_SECS = 1e-3
 MAX_CALLS = 100_000
 MAX_REPEATS = 200
-PROBES = 3
+# A kernel so slow that its share of time is long over is given up after this many times, whatever the policy's fewest.
+FEWEST_SLOW = 3
+SLOW_SHARES = 4.0
 
 
 class Rejected(Exception):
@@ -41,8 +43,8 @@ class Bed(Protocol[K_contra]):
         """Run once on each input set (random, adversarial): output poisoned with NaN and guarded before, compared
         with the reference after, guards and inputs verified. Returns the largest relative error; raises Rejected."""
 
-    def time(self, kernel: K_contra, calls: int) -> float:
-        """Seconds that `calls` calls took together, after one call that is not timed."""
+    def time(self, kernel: K_contra, calls: int, warm_up: bool = False) -> float:
+        """Seconds that `calls` calls took together; `warm_up`: after one call that is not timed."""
 
     def verify_guards(self) -> None:
         """Rejected when the memory around the outputs, or an input, was written since the last check."""
@@ -64,18 +66,23 @@ class Timing:
 
 def measure(bed: Bed[K], kernel: K, policy: MeasurePolicy, best_latency_s: float | None, clock: Clock) -> Timing:
     """One candidate, alone on the device. Raises Rejected for a wrong answer or a time that is no time."""
-    error = bed.check(kernel)
-    calls = calls_per_batch(bed, kernel)
-    times = [seconds_per_call(bed, kernel, calls) for _ in range(PROBES)]
-    if best_latency_s is not None and min(times) > policy.race_factor * best_latency_s:
-        bed.verify_guards()
-        return Timing(tuple(times), calls, error, raced_out=True)
-    ends = clock() + policy.time_share_s
-    fewest = max(policy.min_repeats, FEWEST)
-    while len(times) < fewest or (not settled(times, policy) and clock() < ends and len(times) < MAX_REPEATS):
+    error = bed.check(kernel)  # warms the caches, too
+    start = clock()
+    calls, probe = calls_per_batch(bed, kernel)
+    times = [seconds_per_call(bed, kernel, calls)]
+    limit = math.inf if best_latency_s is None else policy.race_factor * best_latency_s
+    raced_out = min(probe, times[0]) > limit
+    while not raced_out and not enough(times, policy, clock() - start):
         times.append(seconds_per_call(bed, kernel, calls))
     bed.verify_guards()
-    return Timing(tuple(times), calls, error)
+    return Timing(tuple(times), calls, error, raced_out)
+
+
+def enough(times: Sequence[float], policy: MeasurePolicy, spent_s: float) -> bool:
+    """The interval is narrow, or the candidate's share of time is over."""
+    if len(times) < max(policy.min_repeats, FEWEST):
+        return len(times) >= FEWEST_SLOW and spent_s > SLOW_SHARES * policy.time_share_s
+    return settled(times, policy) or spent_s >= policy.time_share_s or len(times) >= MAX_REPEATS
 
 
 def settled(times: Sequence[float], policy: MeasurePolicy) -> bool:
@@ -84,22 +91,21 @@ def settled(times: Sequence[float], policy: MeasurePolicy) -> bool:
     return interval is not None and interval[1] - interval[0] <= policy.target_ci * statistics.median(times)
 
 
-def calls_per_batch(bed: Bed[K], kernel: K) -> int:
-    """Inner calls that make one batch last BATCH_SECS; 1 for a kernel that is longer by itself."""
+def calls_per_batch(bed: Bed[K], kernel: K) -> tuple[int, float]:
+    """(inner calls that make one batch last BATCH_SECS, the last reading in seconds a call); 1 for a long kernel."""
     calls = 1
-    while calls < MAX_CALLS:
+    while True:
         spent = bed.time(kernel, calls)
-        if not math.isfinite(spent) or spent >= BATCH_SECS:
-            break
+        if not math.isfinite(spent) or spent >= BATCH_SECS or calls >= MAX_CALLS:
+            return calls, spent / calls
         # Grow at most tenfold at a time: a first reading of (nearly) nothing says little.
         calls = min(MAX_CALLS, max(2 * calls, math.ceil(calls * min(10.0, 1.1 * BATCH_SECS / max(spent, 1e-9)))))
-    return calls
 
 
-def seconds_per_call(bed: Bed[K], kernel: K, calls: int) -> float:
+def seconds_per_call(bed: Bed[K], kernel: K, calls: int, warm_up: bool = False) -> float:
     """One time; one that is zero, negative or not finite is taken again over more calls, then refused."""
     for more in (1, 4, 16):
-        spent = bed.time(kernel, calls * more)
+        spent = bed.time(kernel, calls * more, warm_up)
         if math.isfinite(spent) and spent > 0.0:
             return spent / (calls * more)
     raise Rejected(Outcome.RUN_ERROR, f"the clock gave {spent} s for {calls * more} calls, three times over")
@@ -128,7 +134,7 @@ def contest(
         for name in rng.sample(sorted(standing), len(standing)):
             kernel, calls = standing[name]
             try:
-                times[name].append(seconds_per_call(bed, kernel, calls))
+                times[name].append(seconds_per_call(bed, kernel, calls, warm_up=True))
             except Rejected as fault:
                 failures[name] = f"{fault.outcome}: {fault}"
                 del standing[name]

@@ -123,9 +123,10 @@ class CpuBed:
             self.note = message
         return float(found.max_rel_err)
 
-    def time(self, kernel: CpuKernel, calls: int) -> float:
+    def time(self, kernel: CpuKernel, calls: int, warm_up: bool = False) -> float:
         call = self._call(kernel)
-        call()
+        if warm_up:
+            call()
         start = time.perf_counter()
         for _ in range(calls):
             call()

@@ -11,33 +11,26 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from search_space.environment import EnvironmentIdentity, Observation
+from search_space.environment import Observation
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
 from tuner.ports import MeasurePolicy
 from workers import bench
 from workers.child import ChildProcess, ChildSpec, End, Failure, Reply
 from workers.device_lock import DeviceLease, HostLock
+from workers.final_bed import OUTCOMES, Entrant, OpenTask, RemoteBed
 from workers.median_interval import median_ci95
-from workers.spare import ChildFailedToStart, SparedChild
+from workers.spare import SparedChild
 
 Json = Mapping[str, object]
 
 # Inputs and a float64 reference of the largest workloads take minutes on two cores.
 OPEN_TIMEOUT_S = 600.0
 POLL_S = 0.05  # how often a waiting caller asks for the device again
-_OUTCOMES = {
-    End.ERROR: Outcome.RUN_ERROR,
-    End.TIMEOUT: Outcome.RUN_TIMEOUT,
-    End.CRASH: Outcome.RUN_ERROR,
-    End.OUT_OF_MEMORY: Outcome.OUT_OF_MEMORY,
-    End.LOST: Outcome.WORKER_LOST,
-    End.CANCELLED: Outcome.WORKER_LOST,
-}
 
 
 @dataclass(frozen=True)
@@ -48,26 +41,6 @@ class DeviceSettings:
     lock_name: str
     lock_dir: str
     child: ChildSpec
-
-
-@dataclass(frozen=True)
-class OpenTask:
-    """What a child needs to know to take a task up: also after the child before it died. `seed` orders the final."""
-
-    workload: Json
-    policy: MeasurePolicy
-    seed: int
-    identity: EnvironmentIdentity
-    vendor: Json = field(default_factory=dict)  # how a scripted vendor behaves; empty: really measured
-
-
-@dataclass(frozen=True)
-class Entrant:
-    """A kernel to run: what was built, and (scripted only) what it does."""
-
-    name: str
-    artifact: bytes
-    entry: Json | None = None
 
 
 class TaskNotOpened(RuntimeError):
@@ -174,7 +147,7 @@ class Device:
     ) -> tuple[bench.Contest[str], Mapping[str, float], tuple[float, float]]:
         """(times, largest relative errors, interval). A crash costs its cause alone, and the child is replaced."""
         start = time.time()
-        bed = _RemoteBed(lambda m, p: self._ask(session, task, m, p, task.policy.run_timeout_s), entrants, vendor, task)
+        bed = RemoteBed(lambda m, p: self._ask(session, task, m, p, task.policy.run_timeout_s), entrants, vendor, task)
         bed.admit_all()
         rng = random.Random(task.seed)
         kernels = {name: (name, calls) for name, calls in bed.calls.items()}
@@ -221,7 +194,7 @@ class Device:
         interval = (start, time.time())
         if isinstance(reply, Failure):
             return Measurement(
-                _OUTCOMES[reply.end], error=reply.message, interval=interval, identity=task.identity, observation=seen
+                OUTCOMES[reply.end], error=reply.message, interval=interval, identity=task.identity, observation=seen
             )
         told = reply.message
         if "rejected" in told:
@@ -243,59 +216,6 @@ class Device:
         )
 
 
-class _RemoteBed:
-    """The bed as the final sees it: kernels by name, held by a child; reloaded when the child had to be replaced."""
-
-    def __init__(
-        self, ask: Callable[[Json, bytes], Reply | Failure], entrants: Sequence[Entrant], vendor: str, task: OpenTask
-    ) -> None:
-        self._ask = ask
-        self._entrants = {e.name: e for e in entrants}
-        self._vendor = vendor
-        self._task = task
-        self.calls: dict[str, int] = {}
-        self.errors: dict[str, float] = {}
-        self.failures: dict[str, str] = {}
-
-    def admit_all(self) -> None:
-        for name in (self._vendor, *self._entrants):
-            told = self._request(name, {"do": "admit"})
-            if isinstance(told, str):
-                self.failures[name] = told
-                continue
-            self.calls[name] = int(str(told["calls"]))
-            if told["max_rel_err"] is not None:
-                self.errors[name] = float(str(told["max_rel_err"]))
-
-    def time(self, kernel: str, calls: int) -> float:
-        told = self._request(kernel, {"do": "time", "calls": calls})
-        if isinstance(told, str):
-            raise bench.Rejected(Outcome.RUN_ERROR, told)
-        return float(str(told["secs"]))
-
-    def check(self, kernel: str) -> float | None:
-        return self.errors.get(kernel)
-
-    def verify_guards(self) -> None:
-        """The child verifies them after every timed batch of a final."""
-
-    def _request(self, name: str, message: Json) -> Json | str:
-        """The answer, or the error as text. A child that was replaced says that it does not know the kernel: then
-        it is sent along."""
-        entrant = self._entrants.get(name)
-        body = {**message, "name": name, "entry": entrant.entry if entrant else None, "vendor": self._task.vendor}
-        reply = self._ask(body, b"")
-        if isinstance(reply, Failure) and reply.end is End.LOST:  # nobody's fault: once more, on a new child
-            reply = self._ask(body, b"")
-        if isinstance(reply, Reply) and reply.message.get("unknown"):
-            reply = self._ask({**body, "load": True}, entrant.artifact if entrant else b"")
-        if isinstance(reply, Failure):
-            return f"{_OUTCOMES[reply.end]}: {reply.message}"
-        if "rejected" in reply.message:
-            return f"{reply.message['rejected']}: {reply.message['error']}"
-        return reply.message
-
-
 def _policy_json(policy: MeasurePolicy) -> Json:
     return dict(vars(policy))
 
@@ -303,6 +223,3 @@ def _policy_json(policy: MeasurePolicy) -> Json:
 def _list(value: object) -> list[float]:
     assert isinstance(value, list)
     return value
-
-
-__all__ = ["ChildFailedToStart", "Device", "DeviceSettings", "Entrant", "OpenTask", "TaskNotOpened"]

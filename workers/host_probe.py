@@ -19,8 +19,7 @@ def make_handler(arguments: Json) -> Callable[[Json, bytes], tuple[Json, bytes]]
             return {"target": host_target().to_json(), "identity": host_identity(MeasurePolicy()).to_json()}, b""
         target = message["target"]
         assert isinstance(target, Mapping)
-        return {
-            "roofs": importlib.import_module("workers.roofs").measure_roofs(Target.from_json(target)).to_json()
-        }, b""
+        roofs = importlib.import_module("workers.roofs").measure_roofs(Target.from_json(target))
+        return {"roofs": roofs.to_json()}, b""
 
     return handle

@@ -114,14 +114,15 @@ class MeasuringChild:
             return {"unknown": True}
         kernel = self._contestant(message, payload)
         error = self._current.bed.check(kernel)
-        return {"calls": bench.calls_per_batch(self._current.bed, kernel), "max_rel_err": error}
+        calls, _ = bench.calls_per_batch(self._current.bed, kernel)
+        return {"calls": calls, "max_rel_err": error}
 
     def _time(self, message: Json, payload: bytes) -> Json:
         name = str(message["name"])
         if name not in self._contestants and not message.get("load"):
             return {"unknown": True}
         kernel = self._contestant(message, payload)
-        secs = self._current.bed.time(kernel, int(str(message["calls"])))
+        secs = self._current.bed.time(kernel, int(str(message["calls"])), bool(message["warm_up"]))
         self._current.bed.verify_guards()
         return {"secs": repr(secs)}  # as text: JSON has no NaN
 

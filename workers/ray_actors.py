@@ -14,7 +14,7 @@ from tuner.ports import DeviceInfo
 from workers.builder import Builder
 from workers.child import ChildSpec
 from workers.device import Device, DeviceSettings
-from workers.host_devices import DeviceProbe
+from workers.device_probe import DeviceProbe
 
 # Work (build, measure) is one call at a time, in the default group; the calls that must get through meanwhile go to
 # this one.

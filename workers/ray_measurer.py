@@ -47,6 +47,9 @@ class RayMeasurer:
         return [self._info(name, remote) for name, remote in remotes]
 
     def open(self, task: Task, device: DeviceInfo, policy: MeasurePolicy, seed: int) -> MeasureSession:
+        """Raises MeasurerUnavailable, TaskNotOpened or ChildFailedToStart; ValueError for a policy that cannot be."""
+        if device.target.kind == "cpu" and policy.cache != "warm":
+            raise ValueError(f"cache: a CPU is measured warm, the policy says {policy.cache}")
         with self._guard:
             self._start()
             remote = self._remote(device.device_id)

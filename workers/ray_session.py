@@ -1,33 +1,31 @@
-"""A session on one device: builds and measures what is submitted, in the background.
+"""A session on one device: a thread of the driver moves candidates along, queued -> building -> built -> measured.
 
-A thread of the driver moves candidates along: queued -> building -> built -> measured. On a GPU the compiler works
-ahead of the device; on a CPU (`exclusive`) a chunk is built, then measured, both while this session holds the device.
+On a GPU the compiler works ahead of the device; on a CPU (`exclusive`) a chunk is built, then measured, both while the
+session holds the device.
 """
 
 import dataclasses
 import queue
-import shutil
-import tempfile
 import threading
 import time
-import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from search_space.candidate import Candidate
 from tuner.best import Contestant, Final
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
-from tuner.ports import DeviceInfo, Measured, MeasurePolicy, Trial
+from tuner.ports import DeviceInfo, Measured, MeasurePolicy, MeasurerUnavailable, Trial
 from tuner.task import Task
-from workers import host_devices
 from workers.build import BuildResult
 from workers.builder import BuildRequest
-from workers.device import Entrant, OpenTask
+from workers.device_probe import identity_under
+from workers.final_bed import Entrant, OpenTask
 from workers.remote import BuilderPool, BuildWindow, Cancelled, DeviceLost, RemoteDevice
 from workers.script import Scenario
+from workers.shelf import Shelf
+from workers.stay import DeviceStay
 
 # How many candidates one stay on the device covers; between two stays another session may take it.
 CHUNK = 16
@@ -37,9 +35,13 @@ _CANCEL_TIMEOUT_S = 8.0
 
 @dataclass(frozen=True)
 class _Job:
-    trial: Trial
-    best_latency_s: float | None
-    epoch: int  # of the session when it was submitted; a cancel ends an epoch
+    """`epoch`: the session's when it was submitted; a cancel ends an epoch and what belongs to it."""
+
+    candidate: Candidate
+    ordinal: int | None
+    epoch: int
+    trial: Trial | None = None
+    best_latency_s: float | None = None
 
 
 class RaySession:
@@ -56,28 +58,26 @@ class RaySession:
         scenario: Scenario | None,
     ) -> None:
         self._info = device
-        self._remote = remote
-        self._builds = BuildWindow(builders)
         self._task = task
         self._policy = policy
         self._scenario = scenario
-        self._identity = identity = host_devices.identity_under(device.identity, policy, scenario)
+        self._identity = identity_under(device.identity, policy, scenario)
         vendor = scenario.baseline(task.workload.key).to_json() if scenario else {}
-        self._open_task = OpenTask(task.workload.to_json(), policy, seed, identity, vendor)
+        self._stay = DeviceStay(remote, OpenTask(task.workload.to_json(), policy, seed, self._identity, vendor))
+        self._builds = BuildWindow(builders)
+        self._shelf = Shelf()
         self._exclusive = device.target.kind == "cpu"
-        self._id = uuid.uuid4().hex
-        self._folder = Path(tempfile.mkdtemp(prefix="tilewright-session-"))
-        self._digests: dict[str, str] = {}  # candidate key -> its artifact
         self._ordinals: dict[str, int] = {}  # candidate key -> its trial's ordinal
         self._queue: deque[_Job] = deque()
         self._done: queue.SimpleQueue[tuple[int, Measured] | BaseException] = queue.SimpleQueue()
         self._pending = 0
         self._epoch = 0
-        self._closed = False
+        self._best_s: float | None = None  # seen by this session, for racing within a batch
+        self.closed = False
         self._changed = threading.Condition()
         self._at_work = threading.Lock()  # held while this session uses builders or the device
         self._baseline: tuple[str, Measurement] | None = None
-        self._thread = threading.Thread(target=self._pump, name=f"measure-{self._id[:8]}", daemon=True)
+        self._thread = threading.Thread(target=self._pump, name=f"measure-{self._stay.session[:8]}", daemon=True)
         self._thread.start()
 
     # --- the port ---
@@ -93,16 +93,17 @@ class RaySession:
     def open(self) -> None:
         """Take the task up on the device and measure the vendor's kernel. Raises what `Measurer.open` raises."""
         with self._at_work:
-            self._stay()
+            self._stay.take(self._ended(self._epoch))
             try:
-                self._remote.work("warm_up", self._exclusive)
-                self._baseline = self._remote.work("baseline", self._id, self._open_task)
+                self._stay.warm_up(self._exclusive)
+                self._baseline = self._stay.baseline()
             finally:
-                self._leave()
+                self._stay.leave()
 
     def submit(self, trials: Sequence[Trial], best_latency_s: float | None) -> None:
         with self._changed:
-            self._queue.extend(_Job(t, best_latency_s, self._epoch) for t in trials)
+            for t in trials:
+                self._queue.append(_Job(t.candidate, t.ordinal, self._epoch, t, best_latency_s))
             self._pending += len(trials)
             self._changed.notify_all()
 
@@ -125,71 +126,69 @@ class RaySession:
                     out.append(measured)
         return out
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def pending(self) -> int:
         return self._pending
 
     def final(self, candidates: Sequence[Candidate]) -> Final:
+        """Raises MeasurerUnavailable when the measuring actor dies meanwhile."""
+        epoch = self._epoch
+        vendor = f"vendor:{self._baseline[0] if self._baseline else 'unknown'}"
         with self._at_work:
-            self._stay()
+            self._stay.take(self._ended(epoch))
             try:
-                unbuilt = self._build_missing(candidates)
-                entrants = [self._entrant(c, self._ordinals.get(c.key)) for c in candidates if c.key not in unbuilt]
-                vendor = f"vendor:{self._baseline[0] if self._baseline else 'unknown'}"
-                answer = self._remote.work("final", self._id, self._open_task, entrants, vendor)
+                failures = self._build_missing(candidates, epoch)
+                entrants = [self._entrant(c, self._ordinals.get(c.key)) for c in candidates if c.key not in failures]
+                contest, errors, interval = self._stay.final(entrants, vendor)
+            except DeviceLost as fault:
+                raise MeasurerUnavailable(f"the measuring actor died during the final: {fault}") from fault
             finally:
-                self._leave()
-        contest, errors, interval = answer
+                self._stay.leave()
         by_key = {c.key: c for c in candidates}
         contestants = tuple(
-            Contestant(name, times, by_key.get(name), self._digests.get(name), errors.get(name))
+            Contestant(name, times, by_key.get(name), self._shelf.digest(name), errors.get(name))
             for name, times in contest.times.items()
         )
-        return Final(contestants, self._identity, interval, {**unbuilt, **contest.failures})
+        return Final(contestants, self._identity, interval, {**failures, **contest.failures})
 
     def artifact(self, digest: str) -> bytes:
-        path = self._folder / digest
-        if len(digest) != 64 or not digest.isalnum() or not path.is_file():
-            raise KeyError(digest)
-        return path.read_bytes()
+        return self._shelf.read(digest)
 
     def cancel(self) -> None:
         with self._changed:
-            owner = f"{self._id}:{self._epoch}"
+            owner = self._owner(self._epoch)
             self._epoch += 1
             self._queue.clear()
             self._pending = 0
         deadline = time.monotonic() + _CANCEL_TIMEOUT_S
-        while True:
+        while time.monotonic() < deadline:
             self._builds.abort(owner)
-            try:
-                self._remote.control("cancel", self._id, timeout_s=_CANCEL_TIMEOUT_S)
-            except DeviceLost:
-                break
+            if not self._stay.cancel(_CANCEL_TIMEOUT_S):
+                return
             if self._at_work.acquire(timeout=0.2):
                 self._at_work.release()
                 return
-            if time.monotonic() > deadline:
-                break
-        self._remote.kill()  # it does not listen: its death frees the device
+        self._stay.kill()
 
     def close(self) -> None:
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self.cancel()
         with self._changed:
             self._changed.notify_all()
         self._thread.join(_CANCEL_TIMEOUT_S)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._shelf.close()
 
     # --- the background thread ---
 
+    def _owner(self, epoch: int) -> str:
+        return f"{self._stay.session}:{epoch}"
+
+    def _ended(self, epoch: int) -> Callable[[], bool]:
+        return lambda: self.closed or self._epoch != epoch
+
     def _pump(self) -> None:
-        while not self._closed:
+        while not self.closed:
             with self._changed:
                 if not self._queue and not self._builds.in_flight:
                     self._changed.wait(_WAIT_S)
@@ -204,16 +203,18 @@ class RaySession:
 
     def _exclusive_stay(self) -> None:
         """Build a chunk, then measure it: on a CPU the two would disturb each other."""
-        self._stay()
+        epoch = self._epoch
+        self._stay.take(self._ended(epoch))
         try:
-            warm = threading.Thread(target=self._warm_up)
+            warm = threading.Thread(target=self._stay.warm_up, args=(True,))
             warm.start()
-            built = self._build(self._take(CHUNK))
+            jobs = self._take(CHUNK)
+            built = dict(self._build(jobs, epoch))
             warm.join()
-            for job, result in built:
-                self._finish(job, result)
+            for job in jobs:
+                self._finish(job, built[job])
         finally:
-            self._leave()
+            self._stay.leave()
 
     def _overlapped_stay(self) -> None:
         """Measure what is built while the builders work ahead; leave the device when nothing is ready."""
@@ -221,128 +222,83 @@ class RaySession:
         try:
             for _ in range(CHUNK):
                 for job in self._take(self._builds.room):
-                    self._start_build(job)
+                    self._builds.submit(job, self._request(job))
                 ready = self._builds.collect(0.0 if held else _WAIT_S)
                 if not ready:
                     break
                 if not held:
-                    self._stay()
+                    self._stay.take(self._ended(self._epoch))
                     held = True
-                for waiting, result in ready:
-                    assert isinstance(waiting, _Job)
-                    self._finish(waiting, result)
+                for job, result in _jobs(ready):
+                    self._finish(job, result)
         finally:
             if held:
-                self._leave()
-
-    def _stay(self) -> None:
-        epoch = self._epoch
-        while True:
-            try:
-                self._remote.acquire(self._id, lambda: self._epoch != epoch or self._closed)
-            except DeviceLost:
-                continue
-            return
-
-    def _renew(self) -> None:
-        """Still there. With the actor the hold on the device is gone: then it is taken again."""
-        try:
-            held = self._remote.control("renew", self._id)
-        except DeviceLost:
-            held = False
-        if not held:
-            self._stay()
-
-    def _leave(self) -> None:
-        try:
-            self._remote.control("release", self._id)
-        except DeviceLost:
-            return  # with the actor its hold on the device is gone
-
-    def _warm_up(self) -> None:
-        try:
-            self._remote.work("warm_up", True)
-        except DeviceLost:
-            return  # the next call goes to a new actor
+                self._stay.leave()
 
     def _take(self, most: int) -> list[_Job]:
         with self._changed:
             return [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
 
-    def _build(self, jobs: Sequence[_Job]) -> list[tuple[_Job, BuildResult]]:
-        """All of them, in the order of submission; renews the hold on the device meanwhile."""
-        ended: dict[int, BuildResult] = {}
-        waiting = deque(enumerate(jobs))
+    def _build(self, jobs: Sequence[_Job], epoch: int) -> Iterator[tuple[_Job, BuildResult]]:
+        """All of them, as they end, in the meantime staying on the device."""
+        waiting = deque(jobs)
         while waiting or self._builds.in_flight:
             while waiting and self._builds.room > 0:
-                place, job = waiting.popleft()
-                self._builds.submit(place, self._request(job.trial.candidate, job.trial.ordinal, job.epoch))
-            for key, result in self._builds.collect(_WAIT_S):
-                assert isinstance(key, int)
-                ended[key] = result
-            self._renew()
-        return [(job, ended[place]) for place, job in enumerate(jobs)]
+                job = waiting.popleft()
+                self._builds.submit(job, self._request(job))
+            yield from _jobs(self._builds.collect(_WAIT_S))
+            self._stay.keep(self._ended(epoch))
 
-    def _start_build(self, job: _Job) -> None:
-        self._builds.submit(job, self._request(job.trial.candidate, job.trial.ordinal, job.epoch))
-
-    def _request(self, candidate: Candidate, ordinal: int | None, epoch: int) -> BuildRequest:
-        entry = self._scenario.entry(self._task.workload.key, candidate, ordinal) if self._scenario else None
-        return BuildRequest(
-            self._open_task.workload,
-            self._task.target.to_json(),
-            candidate.to_json(),
-            self._policy.build_timeout_s,
-            f"{self._id}:{epoch}",
-            entry.to_json() if entry else None,
-        )
+    def _build_missing(self, candidates: Sequence[Candidate], epoch: int) -> dict[str, str]:
+        """Build what this session has no artifact of: candidate key -> error of those that failed."""
+        failures: dict[str, str] = {}
+        missing = [_Job(c, self._ordinals.get(c.key), epoch) for c in candidates if self._shelf.digest(c.key) is None]
+        for job, built in self._build(missing, epoch):
+            if built.ok:
+                self._shelf.put(job.candidate, built)
+            else:
+                failures[job.candidate.key] = f"{built.outcome}: {built.error}"
+        return failures
 
     def _finish(self, job: _Job, built: BuildResult) -> None:
         """Measure what was built and hand the result out."""
-        if job.epoch != self._epoch:
-            return
         trial = job.trial
-        if built.outcome is not Outcome.OK:
+        if trial is None or job.epoch != self._epoch:
+            return
+        if not built.ok:
             failed = Measurement(built.outcome, error=built.error, identity=self._identity, build_secs=built.build_secs)
             self._done.put((job.epoch, Measured(trial, failed)))
             return
-        digest = self._keep(trial.candidate, built)
-        self._ordinals[trial.candidate.key] = trial.ordinal
-        entrant = self._entrant(trial.candidate, trial.ordinal)
-        try:
-            measurement = self._remote.work("measure", self._id, self._open_task, entrant, job.best_latency_s)
-        except DeviceLost as fault:
-            measurement = Measurement(Outcome.WORKER_LOST, error=str(fault), identity=self._identity)
-            self._stay()
+        digest = self._shelf.put(job.candidate, built)
+        self._ordinals[job.candidate.key] = trial.ordinal
+        best = min((s for s in (job.best_latency_s, self._best_s) if s is not None), default=None)
+        entrant = self._entrant(job.candidate, trial.ordinal)
+        measurement = self._stay.measure(entrant, best, self._ended(job.epoch))
+        if measurement.outcome is Outcome.OK and measurement.latency_s is not None:
+            self._best_s = min(measurement.latency_s, best or measurement.latency_s)
         measurement = dataclasses.replace(measurement, build_secs=built.build_secs)
         self._done.put((job.epoch, Measured(trial, measurement, digest)))
 
-    def _build_missing(self, candidates: Sequence[Candidate]) -> dict[str, str]:
-        """Build the candidates that this session has no artifact of: candidate key -> error of those that failed."""
-        failures: dict[str, str] = {}
-        epoch = self._epoch
-        missing = deque(c for c in candidates if c.key not in self._digests)
-        while missing or self._builds.in_flight:
-            while missing and self._builds.room > 0:
-                candidate = missing.popleft()
-                self._builds.submit(candidate, self._request(candidate, self._ordinals.get(candidate.key), epoch))
-            for key, built in self._builds.collect(_WAIT_S):
-                assert isinstance(key, Candidate)
-                if built.outcome is Outcome.OK:
-                    self._keep(key, built)
-                else:
-                    failures[key.key] = f"{built.outcome}: {built.error}"
-            self._renew()
-        return failures
-
-    def _keep(self, candidate: Candidate, built: BuildResult) -> str:
-        assert built.artifact is not None
-        assert built.digest is not None
-        (self._folder / built.digest).write_bytes(built.artifact)
-        self._digests[candidate.key] = built.digest
-        return built.digest
+    def _request(self, job: _Job) -> BuildRequest:
+        return BuildRequest(
+            self._task.workload.to_json(),
+            self._task.target.to_json(),
+            job.candidate.to_json(),
+            self._policy.build_timeout_s,
+            self._owner(job.epoch),
+            self._entry(job.candidate, job.ordinal),
+        )
 
     def _entrant(self, candidate: Candidate, ordinal: int | None) -> Entrant:
-        entry = self._scenario.entry(self._task.workload.key, candidate, ordinal) if self._scenario else None
-        data = (self._folder / self._digests[candidate.key]).read_bytes()
-        return Entrant(candidate.key, data, entry.to_json() if entry else None)
+        return Entrant(candidate.key, self._shelf.artifact_of(candidate), self._entry(candidate, ordinal))
+
+    def _entry(self, candidate: Candidate, ordinal: int | None) -> dict[str, object] | None:
+        if self._scenario is None:
+            return None
+        return self._scenario.entry(self._task.workload.key, candidate, ordinal).to_json()
+
+
+def _jobs(ended: Iterable[tuple[object, BuildResult]]) -> Iterator[tuple[_Job, BuildResult]]:
+    for job, result in ended:
+        assert isinstance(job, _Job)
+        yield job, result

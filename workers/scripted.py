@@ -42,7 +42,7 @@ class ScriptedBed:
             perform(entry)
         return None
 
-    def time(self, kernel: ScriptedKernel, calls: int) -> float:
+    def time(self, kernel: ScriptedKernel, calls: int, warm_up: bool = False) -> float:
         return kernel.entry.latency(kernel.name) * calls
 
     def verify_guards(self) -> None:

@@ -14,7 +14,8 @@ from search_space.gemm import GemmWorkload
 from tuner.outcome import Outcome
 from tuner.ports import MeasurePolicy
 from workers.child import ChildSpec
-from workers.device import Device, DeviceSettings, Entrant, OpenTask
+from workers.device import Device, DeviceSettings
+from workers.final_bed import Entrant, OpenTask
 from workers.script import Entry
 
 IDENTITY = EnvironmentIdentity("cpu", "model", "arch", 2, "glibc", "", "tvm", "llvm", "scripted/warm")
