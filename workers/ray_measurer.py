@@ -9,6 +9,7 @@ import pickle
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -114,6 +115,8 @@ class RayMeasurer:
         }
         if config.address is None:
             self._temp = tempfile.mkdtemp(prefix="tw-", dir=config.temp_parent)
+            # Also where nobody calls close (an exit on SIGTERM); after Ray's own exit, which was registered before.
+            weakref.finalize(self, shutil.rmtree, self._temp, ignore_errors=True)
             options |= {
                 "num_cpus": max(config.builder_count, 1),
                 "num_gpus": 0,
