@@ -40,6 +40,13 @@ def compile_cpu(lowered: Lowered, target: Target) -> Compiled:
     return Compiled("cpu-library", {LIBRARY: library}, launch, str(module.inspect_source("s")))
 
 
+def hopeless(assembly: str, target: Target) -> str | None:
+    """Why a program's hot loop shows that it cannot be fast; None where it may be."""
+    from search_space.lowering.assembly import inspect_assembly
+
+    return inspect_assembly(assembly, target.vector_bits).hopeless
+
+
 def _compile(lowered: Lowered, target: Target) -> Any:
     try:
         import tvm
@@ -125,4 +132,4 @@ def identity() -> Mapping[str, str]:
     }
 
 
-BACKEND = Backend(compile_cpu, identity)
+BACKEND = Backend(compile_cpu, identity, hopeless)
