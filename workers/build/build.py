@@ -21,7 +21,7 @@ from tuner.outcome import Outcome
 from workers.build.cache import BuildCache
 from workers.build.result import BuildError, BuildResult, LowerError
 
-FORMAT = 1  # grows when the same program is packed in another way: older cache entries are then not found
+FORMAT = 2  # grows when the same program is packed in another way: older cache entries are then not found
 _ERROR_CHARS = 4000
 # Work of at least this much is looked at before it runs: a slow candidate takes milliseconds a call there.
 JUDGED_FLOPS = 10_000_000
