@@ -15,7 +15,7 @@ from pathlib import Path
 
 from search_space.environment import EnvironmentIdentity
 from search_space.target import Target
-from tuner.ports import DeviceInfo, MeasurePolicy
+from tuner.ports import DeviceInfo, MeasurePolicy, MeasurerUnavailable
 from tuner.roofs import Roofs
 from workers import host
 from workers.child import ChildProcess, ChildSpec, Failure
@@ -28,7 +28,7 @@ Json = Mapping[str, object]
 Alone = Callable[[], AbstractContextManager[None]]
 
 
-class ProbeFailed(RuntimeError):
+class ProbeFailed(MeasurerUnavailable):
     """The host could not be identified or its roofs not measured; the message says why."""
 
 

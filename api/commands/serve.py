@@ -46,7 +46,13 @@ def serve(
         if child is not None:
             child.start()
         log.info("dashboard at http://%s:%d/ (database %s, process %d)", host, port, _shown(url), os.getpid())
-        uvicorn.run(create_app(store, build_api_settings(keys)), host=host, port=port, log_level="warning")
+        uvicorn.run(
+            create_app(store, build_api_settings(keys)),
+            host=host,
+            port=port,
+            log_level="warning",
+            timeout_graceful_shutdown=5,  # open event streams would hold the end up for ever
+        )
     finally:
         if child is not None:
             child.stop()

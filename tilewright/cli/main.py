@@ -16,6 +16,7 @@ from tilewright.cli.suites import BadSuite, read_suite
 from tilewright.cli.watch import exit_status
 from tilewright.cli.watch import watch as watch_job
 from tilewright.cli.workload_options import add_workload_commands
+from tilewright.runtime.artifact import ArtifactError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 submit_app = typer.Typer(no_args_is_help=True, help="Submit a job to a server.")
@@ -164,13 +165,16 @@ def export(
     db: Db = None,
 ) -> None:
     """Write a schedule's artifact, or all winners of a job as one folder for `tilewright.torch.use`."""
-    from tilewright.export import export_schedules
+    from tilewright.export import NothingToExport, export_schedules
 
     if (schedule is None) == (job is None):
         fail("give either a schedule or --job", 2)
     with connect(url, key, db) as client:
-        for path in export_schedules(client, out, schedule_id=schedule, job_id=job):
-            print(path)
+        try:
+            for path in export_schedules(client, out, schedule_id=schedule, job_id=job):
+                print(path)
+        except (NothingToExport, ArtifactError, OSError) as fault:
+            fail(str(fault))
 
 
 @app.command("show")
