@@ -72,7 +72,7 @@ def tune_job(body: dict[str, object], db: str | None, measurer: str, as_json: bo
         choice = MeasurerChoice.parse(measurer)
     except ValueError as fault:
         fail(str(fault), 2)
-    with open_client(db) as client:
+    with open_client(db, submits=True) as client:
         job_id = client.submit(body)["id"]
         console = Console(stderr=as_json)
         with RunnerThread(db or default_database_url(), choice, job_id) as runner:

@@ -51,7 +51,7 @@ class TaskContext:
 
 
 class TaskRun:
-    """Drives one task. The device is held while a batch or the final runs; not thread-safe."""
+    """Drives one task. Its session holds the device while a batch or the final runs; not thread-safe."""
 
     def __init__(self, context: TaskContext, leased: LeasedTask, task: Task, device: DeviceInfo) -> None:
         self.context, self.leased, self.task, self.device = context, leased, task, device
@@ -104,6 +104,10 @@ class TaskRun:
                 name, measurement = self._session.baseline
                 c.store.set_baseline(c.lease, self.leased.task_id, name, measurement)
         return self._session
+
+    @property
+    def is_open(self) -> bool:
+        return self._session is not None
 
     def run_batch(self, size: int) -> int:
         """Propose, reserve, measure and commit one batch; returns how many trials it took from the budget."""
