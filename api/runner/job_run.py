@@ -130,8 +130,12 @@ class JobRun:
             chosen = next_task(progress, self._preset.scheduler, self._rng)
             run = next(r for r in open_runs if r.leased.index == chosen)
             self._make_room(run)
-            taken = run.run_batch(self._preset.batch_size)
+            taken = run.run_batch(self._batch_size())
             self._trials_left = taken > 0 or self._space_ended(run)
+
+    def _batch_size(self) -> int:
+        """The preset's, or less where it would spend the job's trials before every task had some."""
+        return max(1, min(self._preset.batch_size, self._lease.spec.max_trials // len(self._runs)))
 
     def _space_ended(self, run: TaskRun) -> bool:
         """Whether nothing was taken because the space has no more, rather than the budget."""
