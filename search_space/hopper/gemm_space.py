@@ -71,16 +71,22 @@ def tile_of(workload: Workload, knobs: Knobs, *, stream_k: bool = False) -> Tile
 
 _ROWS = Constraint("rows", "a consumer warpgroup multiplies whole blocks of 64 rows (wgmma m64)")
 _PINGPONG = Constraint("pingpong", "ping-pong needs two consumers and two tiles for each block to alternate between")
-_ACCUMULATORS = Constraint("accumulators", "float32 accumulators and addresses must fit a thread's registers, or ptxas spills")
+_ACCUMULATORS = Constraint(
+    "accumulators", "float32 accumulators and addresses must fit a thread's registers, or ptxas spills"
+)
 _SHARED = Constraint("shared_memory", "stages of A and B, staging and barriers must fit the 227 KiB a block can have")
-_STAGES = Constraint("stages", "a ring of fewer than two stages overlaps nothing; more than k has are never filled")
+_STAGES = Constraint("stages", "a ring of fewer than two stages overlaps nothing")
 _CLUSTER = Constraint("cluster", "a portable cluster has at most 8 blocks, and needs as many neighbouring tiles")
-_SLICE = Constraint("multicast_slice", "each block of a cluster loads a slice of whole 8-row swizzle atoms (1024 bytes)")
+_SLICE = Constraint(
+    "multicast_slice", "each block of a cluster loads a slice of whole 8-row swizzle atoms (1024 bytes)"
+)
 _BOX = Constraint("tma_box", "a TMA box has at most 256 rows")
 _SLABS = Constraint("slabs", "an operand whose contiguous axis is m or n is loaded in slabs of 64 (128-byte swizzle)")
 _STORE = Constraint("store_alignment", "bulk stores need rows of C of a multiple of 16 bytes, 4-byte stores an even n")
 _INDEX = Constraint("index", "plain stores index C with 32 bits")
-_DEPENDENT = Constraint("dependent", "reading B before the previous kernel has ended is right only for constant weights")
+_DEPENDENT = Constraint(
+    "dependent", "reading B before the previous kernel has ended is right only for constant weights"
+)
 
 
 def tile_violation(workload: Workload, target: Target, c: Tile, dependent: bool) -> Constraint | None:
@@ -89,7 +95,7 @@ def tile_violation(workload: Workload, target: Target, c: Tile, dependent: bool)
     return (
         _shape_violation(c)
         or _cluster_violation(w, c)
-        or _memory_violation(w, target, c)
+        or _memory_violation(target, c)
         or _store_violation(w, c)
         or (_DEPENDENT if dependent and not w.b_constant else None)
     )
@@ -121,13 +127,10 @@ def _cluster_violation(w: GemmWorkload, c: Tile) -> Constraint | None:
     return None
 
 
-def _memory_violation(w: GemmWorkload, target: Target, c: Tile) -> Constraint | None:
+def _memory_violation(target: Target, c: Tile) -> Constraint | None:
     if c.shared_bytes() > min(SHARED_BLOCK_BYTES, target.shared_bytes or SHARED_BLOCK_BYTES):
         return _SHARED
-    tiles_a_block = 1 if c.stream_k else max(1, tiles_of(w, c) // target.cores)
-    if c.stages < 2 or c.stages > max(2, ceildiv(w.k, c.block_k) * (tiles_a_block + 1)):
-        return _STAGES
-    return None
+    return _STAGES if c.stages < 2 else None
 
 
 def _store_violation(w: GemmWorkload, c: Tile) -> Constraint | None:

@@ -6,10 +6,11 @@ the cluster that holds a tile's first iteration adds the others' float32 partial
 result does not depend on timing.
 """
 
+from tvm.script import tirx as T
+
 from search_space.hopper.tiles import CONSUMER_REGISTERS, PRODUCER_REGISTERS, Tile
 from search_space.lowering import hopper_ptx as ptx
 from search_space.lowering.activation import activate
-from tvm.script import tirx as T
 
 
 def _strides(c: Tile):

@@ -1,7 +1,8 @@
 """Copies matrices whose rows TMA cannot read (stride not a multiple of 16 bytes) into rows that it can."""
 
-from search_space.lowering import hopper_ptx  # noqa: F401  sets how TVM treats CUDA source
 from tvm.script import tirx as T
+
+from search_space.lowering import hopper_ptx  # noqa: F401  sets how TVM treats CUDA source
 
 WARPS = 8
 UNROLL = 8  # independent loads of a lane

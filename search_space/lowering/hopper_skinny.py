@@ -4,10 +4,11 @@ K is split inside a cluster; float32 partial sums go to their owner's shared mem
 order, so nothing depends on timing and there is neither a workspace nor a second kernel.
 """
 
+from tvm.script import tirx as T
+
 from search_space.hopper.skinny import Skinny
 from search_space.lowering import hopper_ptx as ptx
 from search_space.lowering.activation import activate
-from tvm.script import tirx as T
 
 
 def skinny_kernel(c: Skinny, entry: str = "main"):

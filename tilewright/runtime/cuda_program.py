@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.runtime import cuda_driver as cuda
 from tilewright.runtime.formula import evaluate
 
-Allocate = Callable[[int, bool], tuple[object, int]]
+Allocate = Callable[[str, int, bool], tuple[object, int]]
 
 
 class Bound:
@@ -45,12 +45,12 @@ class CudaProgram:
         return {name: (evaluate(w["nbytes"], names), bool(w.get("zero"))) for name, w in spaces.items()}
 
     def bind(self, names: Mapping[str, int], addresses: Mapping[str, int], allocate: Allocate) -> Bound:
-        """`names`: the extents; `addresses`: device address of each operand; `allocate(nbytes, zeroed)` gives (owner,
-        address) of a workspace, which belongs to this binding alone: its kernels must not run concurrently."""
+        """`names`: the extents; `addresses`: device address of each operand; `allocate(name, nbytes, zeroed)`
+        gives (owner, address) of a workspace; bindings that share one must run after each other."""
         keep: list[object] = []
         known = dict(addresses)
         for name, (nbytes, zero) in self.workspace_bytes(names).items():
-            owner, known[name] = allocate(nbytes, zero)
+            owner, known[name] = allocate(name, nbytes, zero)
             keep.append(owner)
         steps = [self._step(kernel, names, known, keep) for kernel in self._description["kernels"]]
         return Bound(steps, keep)

@@ -1,6 +1,7 @@
 """Lowers a choice to TIRx: two kernels."""
 
 import tvm
+
 from search_space.knob import Knobs
 from search_space.lowered import Lowered
 from search_space.lowering.hopper_gemm import gemm_kernel

@@ -3,7 +3,7 @@
 from search_space.gemm import GemmWorkload
 from search_space.hopper import gemm_space as common
 from search_space.hopper.launch import Json, gemm_launch, integer, pointer
-from search_space.hopper.limits import SHARED_BLOCK_BYTES, round_up
+from search_space.hopper.limits import round_up
 from search_space.hopper.tiles import Tile
 from search_space.knob import Knob, Knobs
 from search_space.sketch import Constraint, Refusal, Resources, Sketch, Traffic

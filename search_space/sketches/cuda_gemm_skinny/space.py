@@ -21,15 +21,23 @@ from search_space.target import Target
 from search_space.workload import Workload
 
 _MOST_M = 256
-_ROWS = Constraint("rows", "a consumer warpgroup multiplies whole blocks of 64 rows of B, a rank stores whole rows of 8")
-_PAD = Constraint("pad_m", "A is padded to whole 8-row slices for each block that shares it, and at most 256 rows (wgmma n)")
+_ROWS = Constraint(
+    "rows", "a consumer warpgroup multiplies whole blocks of 64 rows of B, a rank stores whole rows of 8"
+)
+_PAD = Constraint(
+    "pad_m", "A is padded to whole 8-row slices for each block that shares it, and at most 256 rows (wgmma n)"
+)
 _ACCUMULATORS = Constraint("accumulators", "128 float32 accumulators a thread at most, half with two blocks an SM")
 _CLUSTER = Constraint("cluster", "a portable cluster has at most 8 blocks")
 _SPLIT = Constraint("split", "every block of a split needs at least one stage of k")
-_SHARED = Constraint("shared_memory", "stages, exchange buffers and barriers must fit 227 KiB, and all blocks of an SM 228 KiB")
-_STAGES = Constraint("stages", "one lane initialises one barrier (32 at most); stages beyond a block's share of k stay empty")
+_SHARED = Constraint(
+    "shared_memory", "stages, exchange buffers and barriers must fit 227 KiB, and all blocks of an SM 228 KiB"
+)
+_STAGES = Constraint("stages", "at least two stages to overlap anything, 32 at most: one lane initialises one barrier")
 _BUFFERS = Constraint("red_buffers", "one exchange buffer is enough only when no cluster has a second tile")
-_DEPENDENT = Constraint("dependent", "reading B before the previous kernel has ended is right only for constant weights")
+_DEPENDENT = Constraint(
+    "dependent", "reading B before the previous kernel has ended is right only for constant weights"
+)
 _INDEX = Constraint("index", "C is indexed with 32 bits")
 
 
@@ -148,7 +156,7 @@ def _memory_violation(workload: Workload, target: Target, c: Skinny) -> Constrai
     if c.shared_bytes() > min(a_block, target.shared_bytes or SHARED_BLOCK_BYTES):
         return _SHARED
     rounds = ceildiv(ceildiv(w.n, c.rows * c.share), resident_clusters(c.cluster, target.cores, c.blocks_per_sm))
-    if not 2 <= c.stages <= 32 or c.stages > max(2, ceildiv(ceildiv(w.k, c.block_k), c.split) * rounds):
+    if not 2 <= c.stages <= 32:
         return _STAGES
     if (rounds > 1 and c.split > 1 and c.red_buffers < 2) or (c.split == 1 and c.red_buffers > 1):
         return _BUFFERS

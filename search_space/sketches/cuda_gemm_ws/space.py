@@ -36,7 +36,9 @@ class CudaGemmWs(Sketch):
         w = common.gemm_of(workload)
         for operand in common.unaligned_operands(w):
             inner = {"a": "m" if w.trans_a else "k", "b": "k" if w.trans_b else "n"}[operand]
-            return Refusal(inner, f"TMA reads rows of {operand} of a multiple of 16 bytes: {inner} must be a multiple of 8")
+            return Refusal(
+                inner, f"TMA reads rows of {operand} of a multiple of 16 bytes: {inner} must be a multiple of 8"
+            )
         return None
 
     def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
