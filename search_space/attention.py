@@ -121,9 +121,20 @@ class AttentionWorkload(Workload):
 
     def visible_pairs(self) -> int:
         """Query-key pairs of one head that the mask shows."""
-        if not self.causal and self.window_left < 0 and self.window_right < 0:
-            return self.seq_q * self.seq_kv
-        return sum(max(0, last - first) for first, last in map(self.visible, range(self.seq_q)))
+        left = self.window_left if self.window_left >= 0 else self.seq_q + self.seq_kv
+        right = self.window_right if self.window_right >= 0 else self.seq_q + self.seq_kv
+        # Pairs with j <= p + right, less those with j < p - left; p runs over seq_q consecutive positions.
+        return self._pairs_up_to(0 if self.causal else right) - self._pairs_up_to(-left - 1)
+
+    def _pairs_up_to(self, offset: int) -> int:
+        """Pairs (i, j) with j <= i + seq_kv - seq_q + offset: a sum of clamp(j + 1, 0, seq_kv) in closed form, since
+        a request may name two thousand million rows."""
+
+        def clamped_sum(n: int) -> int:
+            inside = min(max(n, 0), self.seq_kv)
+            return inside * (inside + 1) // 2 + max(n - self.seq_kv, 0) * self.seq_kv
+
+        return clamped_sum(self.seq_kv + offset) - clamped_sum(self.seq_kv - self.seq_q + offset)
 
     def flops(self) -> int:
         """4 * pairs * d forward (2 products); 2.5 times that backward (5 products; FlashAttention-2, section 4.1)."""

@@ -37,22 +37,23 @@ class Final:
 class BestConfig:
     """The promoted winner. `speedup` = vendor / ours, median of paired rounds; `speedup_ci95` its 95 % interval.
 
-    `served` is what a lookup tells the caller to run: "vendor" when ours would be slower.
+    `served` is what a lookup tells the caller to run: "vendor" when ours would be slower. The baseline's fields and the
+    speedups are None where the vendor's library has no such kernel; the roofline's where the device has no roofs.
     """
 
     candidate: Candidate
     artifact: str
     latency_s: float
     latency_ci95_s: tuple[float, float]
-    baseline_name: str
-    baseline_latency_s: float
-    speedup: float
-    speedup_ci95: tuple[float, float]
-    served: str
+    baseline_name: str | None
+    baseline_latency_s: float | None
+    speedup: float | None
+    speedup_ci95: tuple[float, float] | None
+    served: str  # "tilewright" or "vendor"
     identity: EnvironmentIdentity
-    roofline_bound: str  # "compute" or "memory"
-    roofline_fraction: float
-    ridge_flop_per_byte: float
+    roofline_bound: str | None  # "compute" or "memory"
+    roofline_fraction: float | None
+    ridge_flop_per_byte: float | None
     max_rel_err: float | None = None
     trials: int = 0
 
@@ -61,3 +62,17 @@ class BestConfig:
         out["candidate"] = self.candidate.to_json()
         out["identity"] = self.identity.to_json()
         return out
+
+    @staticmethod
+    def from_json(data: Mapping[str, object]) -> "BestConfig":
+        """Reads what to_json wrote."""
+        d: dict[str, object] = dict(data)
+        candidate, identity = d["candidate"], d["identity"]
+        assert isinstance(candidate, Mapping)
+        assert isinstance(identity, Mapping)
+        d["candidate"] = Candidate.from_json(candidate)
+        d["identity"] = EnvironmentIdentity.from_json(identity)
+        for name in ("latency_ci95_s", "speedup_ci95"):
+            pair = d[name]
+            d[name] = tuple(pair) if isinstance(pair, (list, tuple)) else None
+        return BestConfig(**d)  # type: ignore[arg-type]

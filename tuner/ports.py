@@ -145,6 +145,11 @@ class LeasedTask:
     index: int
     weight: float
     stop_reason: StopReason | None = None
+    target: Target | None = None
+
+
+class StoreUnavailable(RuntimeError):
+    """The database is locked, full or out of reach: nothing of the call was stored, try it again later."""
 
 
 class LeaseLost(RuntimeError):
@@ -201,7 +206,8 @@ class RunnerStore(Protocol):
     def promote(self, lease: Lease, task_id: int, best: BestConfig, artifact: bytes) -> str:
         """Make `best` what lookups serve for its task and identity, with history; returns the schedule id."""
 
-    def progress(self, lease: Lease, progress: Progress) -> None: ...
+    def report(self, lease: Lease, progress: Progress) -> None:
+        """Tell how far the work is; `progress.seconds` counts from the report before, and is added up for the job."""
 
     def finish_task(self, lease: Lease, task_id: int, reason: StopReason) -> None: ...
 

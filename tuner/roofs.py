@@ -20,12 +20,16 @@ class Roofs:
 
         Operands that fit the last-level cache are charged at its rate where it is known (warm measurements).
         """
+        peak, rate = self.rates(workload)
+        compute, memory = workload.flops() / peak, workload.min_bytes() / rate
+        return (compute, "compute") if compute >= memory else (memory, "memory")
+
+    def rates(self, workload: Workload) -> tuple[float, float]:
+        """(FLOP/s, bytes/s) of the roofs that bound `workload`; their quotient is the ridge in FLOP per byte."""
         dtype = workload.inputs()[0].dtype
         peak = self.flops_per_s.get(dtype) or max(self.flops_per_s.values())
         warm = self.cache_bytes_per_s and workload.footprint_bytes() <= self.cache_bytes
-        rate = self.cache_bytes_per_s if warm else self.memory_bytes_per_s
-        compute, memory = workload.flops() / peak, workload.min_bytes() / rate
-        return (compute, "compute") if compute >= memory else (memory, "memory")
+        return peak, self.cache_bytes_per_s if warm else self.memory_bytes_per_s
 
     def to_json(self) -> dict[str, object]:
         return {

@@ -47,6 +47,7 @@ class JobView:
     tasks: Sequence[TaskView]
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     elapsed_s: float = 0.0
+    last_event: int = 0  # sequence of the newest event of the job, read in the same transaction
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,16 @@ class DeviceView:
 
 
 @dataclass(frozen=True)
+class StoreCounts:
+    """Totals for monitoring, cheap enough to be read at every scrape. States and outcomes with none may be absent."""
+
+    jobs: Mapping[JobState, int]
+    trials: Mapping[Outcome, int]
+    schedules: int
+    lookups: Mapping[str, int]  # by status: exact, nearest, stale, missed
+
+
+@dataclass(frozen=True)
 class Page(Generic[T]):
     items: Sequence[T]
     next_cursor: str | None
@@ -166,8 +177,15 @@ class ServiceStore(Protocol):
     def resume(self, job_id: str, now: float) -> JobView: ...
 
     def trials(
-        self, job_id: str, task_index: int | None, outcome: Outcome | None, limit: int, cursor: str | None
-    ) -> Page[TrialView]: ...
+        self,
+        job_id: str,
+        task_index: int | None,
+        outcome: Outcome | None,
+        limit: int,
+        cursor: str | None,
+        newest_first: bool = False,
+    ) -> Page[TrialView]:
+        """By ordinal. A cursor goes on in the order in which it was handed out, BadCursor in the other."""
 
     def trial(self, trial_id: int) -> tuple[TrialView, Workload, Target]: ...
 
@@ -189,11 +207,15 @@ class ServiceStore(Protocol):
     def artifact(self, digest: str) -> bytes:
         """NotFound for a hash that is not stored."""
 
-    def count_lookup(self, workload: Workload, target: TargetQuery, status: str, now: float) -> None: ...
+    def count_lookup(
+        self, workload: Workload, target: TargetQuery, status: str, now: float, count: int = 1
+    ) -> None: ...
 
     def lookups(self, limit: int, cursor: str | None) -> Page[LookupCount]: ...
 
     def devices(self, now: float) -> Sequence[DeviceView]: ...
+
+    def counts(self) -> StoreCounts: ...
 
     def ping(self) -> None:
         """Raises when the database cannot be reached or its schema is not the expected one."""

@@ -1,1 +1,1 @@
-"""Code that several sketches' `lower` modules share. Imports tvm; only workers reach it."""
+"""What the `lower` modules share: tvm is allowed here and in `sketches/*/lower.py`, nowhere else in this room."""

@@ -1,0 +1,81 @@
+"""The HTTP application. Loads no tvm, ray or torch: it writes jobs and reads results."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+
+from api import dashboard, problems
+from api.lookup_counter import LookupCounter
+from api.metrics import Metrics
+from api.openapi import DocumentBuilder
+from api.routes import jobs, schedules, service, trials
+from api.security import Door
+from api.service import Service
+from api.settings import ApiSettings
+from api.sse import EventHub
+from tuner.views import ServiceStore
+
+log = logging.getLogger(__name__)
+
+DESCRIPTION = (
+    "Finds the fastest kernel for a shape on the machine it runs on, remembers it, and serves it. Errors are RFC 9457 "
+    "problem documents with the field named; numbers that do not exist are null."
+)
+
+
+def create_app(store: ServiceStore, settings: ApiSettings | None = None) -> FastAPI:
+    """The application over `store`. The caller checks the address it binds with `api.auth.check_binding`."""
+    settings = settings or ApiSettings()
+    metrics = Metrics(store, settings.now)
+    shared = Service(store, settings, EventHub(store, settings), LookupCounter(store, settings.now), metrics)
+    app = FastAPI(
+        title="tilewright",
+        version=_version(),
+        description=DESCRIPTION,
+        docs_url=None,  # the bundled pages load their scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_lifespan,
+    )
+    app.state.service = shared
+    problems.install(app)
+    for module in (jobs, trials, schedules, service):
+        app.include_router(module.router)
+    dashboard.install(app)
+    app.add_middleware(Door, settings=settings, metrics=metrics)
+    app.openapi = DocumentBuilder(app, bool(settings.keys))  # type: ignore[method-assign]
+    return app
+
+
+def _version() -> str:
+    try:
+        return version("tilewright")
+    except PackageNotFoundError:  # a checkout that was never installed
+        return "0+unknown"
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    shared: Service = app.state.service
+    flusher = asyncio.create_task(_flush_lookups(shared))
+    try:
+        yield
+    finally:
+        flusher.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await flusher
+        await run_in_threadpool(shared.counter.flush)
+
+
+async def _flush_lookups(shared: Service) -> None:
+    while True:
+        await asyncio.sleep(shared.settings.lookup_flush_s)
+        try:
+            await run_in_threadpool(shared.counter.flush)
+        except Exception:
+            log.exception("lookup counts could not be stored; trying again")

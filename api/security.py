@@ -1,0 +1,118 @@
+"""The door of the service, as ASGI middleware: host, key, origin, and the headers that every answer carries."""
+
+import time
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api import problems
+from api.auth import authenticate, is_loopback
+from api.errors import ApiError, CrossSite, HostRefused
+from api.metrics import Metrics
+from api.settings import ApiSettings
+
+# Scripts only from files of our own. Styles may be inline: the chart library sizes its drawing with style attributes.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+# Open to all: probes need no secret, and the sign-in page needs its style.
+OPEN_PATHS = frozenset({"/health/live", "/health/ready", "/login"})
+OPEN_PREFIX = "/static/"
+
+
+class Door:
+    """Answers what may not come in; counts and dresses what goes out."""
+
+    def __init__(self, app: ASGIApp, settings: ApiSettings, metrics: Metrics) -> None:
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+
+        async def dressed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Cache-Control", "no-store")
+                self._observe(scope, message["status"], time.perf_counter() - started)
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, dressed)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        try:
+            by_cookie = self._check_key(scope, headers)
+            if scope["method"] not in SAFE_METHODS:
+                _check_origin(headers, strict=by_cookie)
+        except ApiError as fault:
+            if _wants_page(scope, headers) and problems.row_of(fault).status == 401:
+                return RedirectResponse(f"/login?next={quote(scope['path'], safe='/')}", 303)
+            return problems.render(problems.row_of(fault), fault.detail, fault.extra)
+        return None
+
+    def _check_key(self, scope: Scope, headers: Headers) -> bool:
+        """Whether a cookie opened the door: then a foreign page might be the one that knocks."""
+        if not self._settings.keys:
+            _check_host(headers.get("host", ""), self._settings.allowed_hosts)
+            return True
+        path = scope["path"]
+        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
+            return True
+        return authenticate(headers, self._settings.keys, self._settings.now())
+
+    def _observe(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "none")
+        self._metrics.latency.labels(scope["method"], route, str(status)).observe(seconds)
+
+
+def _check_host(header: str, allowed: tuple[str, ...]) -> None:
+    """HostRefused for a name that is not this machine's: a page elsewhere may have pointed its own name at us."""
+    name = header if header.count(":") > 1 and not header.startswith("[") else _without_port(header)
+    if not is_loopback(name) and name.lower() not in {a.lower() for a in allowed}:
+        raise HostRefused(f"without a key the service answers to loopback names only, not to {header[:100]!r}")
+
+
+def _without_port(header: str) -> str:
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]
+
+
+def _check_origin(headers: Headers, strict: bool) -> None:
+    """CrossSite when a browser says that another site's page sent this."""
+    if not strict:
+        return
+    if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        raise CrossSite("the request comes from another site's page")
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != headers.get("host", ""):
+        raise CrossSite(f"the request comes from a page of {origin[:100]}")
+
+
+def _wants_page(scope: Scope, headers: Headers) -> bool:
+    return (
+        scope["method"] == "GET"
+        and "text/html" in headers.get("accept", "")
+        and not scope["path"].startswith(("/v1/", "/metrics", "/openapi"))
+    )

@@ -1,0 +1,32 @@
+"""Everything the HTTP service can be told, made by the composition root; nothing here reads the environment."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from search_space.target import Target
+
+
+@dataclass(frozen=True)
+class ApiSettings:
+    """Sizes are bytes, periods seconds.
+
+    `keys`: bearer keys of which any opens the service; none means that it may listen on loopback only.
+    `host_targets`: what this machine itself can tune, used to check a job before any runner has reported a device.
+    `accept_unknown_targets`: take jobs for a device kind that no runner has reported (a cluster may join later).
+    `allowed_hosts`: names, besides the loopback's, that a keyless service answers to (DNS rebinding is refused).
+    """
+
+    keys: tuple[str, ...] = ()
+    host_targets: tuple[Target, ...] = ()
+    accept_unknown_targets: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    max_body_bytes: int = 4 * 2**20  # 4096 tasks of about 250 bytes, four times over
+    max_json_depth: int = 16
+    max_batch: int = 512
+    event_poll_s: float = 0.4
+    event_heartbeat_s: float = 15.0
+    max_watchers: int = 1000
+    lookup_flush_s: float = 1.0
+    session_s: float = 12 * 3600.0
+    now: Callable[[], float] = time.time

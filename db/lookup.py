@@ -1,0 +1,111 @@
+"""What is served for a workload on a target: the exact schedule, a stale one, or the nearest neighbours."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session
+
+from db.mapping import best_of, extents_of, family_of, identity_of, target_of
+from db.schedules import view_of
+from db.sketch_versions import SketchVersion
+from db.tables_served import CURRENT, DeviceRow, ScheduleRow
+from search_space.environment import EnvironmentIdentity
+from search_space.errors import InvalidField
+from search_space.target import TargetQuery
+from search_space.workload import Workload
+from tuner.views import Lookup, ScheduleView
+
+FILTERS = tuple(f.name for f in fields(EnvironmentIdentity))
+_ALIASES = {"device": "model"}
+
+
+def best_query(workload_key: str) -> Select[ScheduleRow]:
+    """Every schedule served for the workload, newest first: one a device identity, so a handful."""
+    return (
+        select(ScheduleRow)
+        .where(ScheduleRow.workload_key == workload_key, CURRENT)
+        .order_by(ScheduleRow.measured_at.desc(), ScheduleRow.id)
+    )
+
+
+def best(
+    session: Session, version: SketchVersion, workload: Workload, target: TargetQuery, device_filter: Mapping[str, str]
+) -> Lookup:
+    """Exact: a schedule of the very workload, for the identity of the newest known device that the query and the
+    filter allow (of any such schedule's own device where no such device is known). Stale: there are only others."""
+    wanted = _checked(device_filter)
+    rows = [r for r in session.scalars(best_query(workload.key)) if target.matches(target_of(r.target))]
+    if not rows:
+        return Lookup("missed", None)
+    asked = _Asked(version, wanted, _newest_identity(session, target, wanted))
+    found = min(rows, key=lambda row: len(asked.differences(row)))  # of equals the newest: min keeps the first
+    differs = asked.differences(found)
+    return Lookup("stale" if differs else "exact", view_of(found), differs)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    version: SketchVersion
+    filter: Mapping[str, str]
+    identity: EnvironmentIdentity | None
+
+    def differences(self, row: ScheduleRow) -> tuple[str, ...]:
+        """Names of what keeps the row from being exact: identity fields, then sketch_version; empty when it is."""
+        own = best_of(row.best).identity
+        names = dict.fromkeys(self.identity.differences(own) if self.identity else ())
+        names.update(dict.fromkeys(n for n, value in self.filter.items() if str(getattr(own, n)) != value))
+        if self.version(row.sketch) not in (None, row.sketch_version):
+            names["sketch_version"] = None
+        return tuple(names)
+
+
+def _checked(device_filter: Mapping[str, str]) -> dict[str, str]:
+    wanted = {_ALIASES.get(name, name): value for name, value in device_filter.items()}
+    for name in wanted:
+        if name not in FILTERS:
+            raise InvalidField(name, "is not a field of a device's identity", (*FILTERS, *_ALIASES))
+    return wanted
+
+
+def _newest_identity(session: Session, target: TargetQuery, wanted: Mapping[str, str]) -> EnvironmentIdentity | None:
+    """Of the devices that match: the one whose identity is the newest, so that a driver's update counts and the
+    heartbeats of two kinds of device side by side do not take turns."""
+    last: dict[str, tuple[float, float, EnvironmentIdentity]] = {}
+    query = select(DeviceRow.device_id, DeviceRow.target, DeviceRow.identity, DeviceRow.identity_since)
+    for device_id, stored, identity, since in session.execute(query.order_by(DeviceRow.last_seen_at)):
+        found = identity_of(identity)
+        last.pop(device_id, None)  # a device is what it was when last seen, by whichever runner
+        if target.matches(target_of(stored)) and all(str(getattr(found, n)) == v for n, v in wanted.items()):
+            last[device_id] = (since, len(last), found)
+    return max(last.values(), key=lambda entry: entry[:2])[2] if last else None
+
+
+def nearest(
+    session: Session, version: SketchVersion, workload: Workload, target: TargetQuery, limit: int
+) -> list[ScheduleView]:
+    """Current schedules of the workload's op, dtypes and flags, by the distance of their log extents."""
+    query = select(ScheduleRow.id, ScheduleRow.extents, ScheduleRow.target, ScheduleRow.sketch).add_columns(
+        ScheduleRow.sketch_version
+    )
+    query = query.where(ScheduleRow.family_key == family_of(workload), CURRENT)
+    if target.kind != "auto":
+        query = query.where(ScheduleRow.target_kind == target.kind)
+    here = extents_of(workload)
+    ranked: list[tuple[float, str]] = []
+    for schedule_id, extents, stored, sketch, sketch_version in session.execute(query):
+        if target.matches(target_of(stored)) and version(sketch) in (None, sketch_version):
+            ranked.append((_distance(here, json.loads(extents)), schedule_id))
+    ids = [schedule_id for _, schedule_id in sorted(ranked)[: max(limit, 0)]]
+    rows = {row.id: row for row in session.scalars(select(ScheduleRow).where(ScheduleRow.id.in_(ids)))}
+    return [view_of(rows[schedule_id]) for schedule_id in ids]
+
+
+def _distance(a: Mapping[str, int], b: Mapping[str, int]) -> float:
+    names: Iterable[str] = a.keys() | b.keys()
+    return math.sqrt(sum(math.log(max(a.get(n, 1), 1) / max(b.get(n, 1), 1)) ** 2 for n in names))
+
+
+__all__: Sequence[str] = ["best", "best_query", "nearest"]

@@ -1,0 +1,201 @@
+"""`SqlStore`: both halves of the store over one database. Each method is one transaction; the work is done by the
+functions of the module that is named after the noun."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sqlalchemy.orm import Session
+
+from db import blobs, jobs, leases, lookup, lookups, records, schedules, trial_views, trials
+from db import devices as device_rows
+from db import events as job_events
+from db.engine import Transactions
+from db.schema import check_revision
+from db.sketch_versions import SketchVersion
+from search_space.candidate import Candidate
+from search_space.environment import EnvironmentIdentity
+from search_space.target import Target, TargetQuery
+from search_space.workload import Workload
+from tuner.best import BestConfig
+from tuner.job import JobSpec, JobState, StopReason
+from tuner.measurement import Measurement
+from tuner.outcome import Outcome
+from tuner.ports import DeviceInfo, Lease, Measured, Progress, RunnerStore, Trial
+from tuner.task import Task, TuningRecord
+from tuner.views import (
+    DeviceView,
+    Event,
+    JobView,
+    Lookup,
+    LookupCount,
+    Page,
+    ProgressPoint,
+    ScheduleView,
+    ServiceStore,
+    StoreCounts,
+    TrialView,
+)
+
+
+class SqlStore:
+    """`tuner.ports.RunnerStore` and `tuner.views.ServiceStore`, whose docstrings are the contract.
+
+    Thread-safe; may be opened by any number of processes. Besides the errors named there: StoreUnavailable (locked,
+    full or out of reach: try again later), StoreDamaged and SchemaMismatch (a person has to act).
+    """
+
+    def __init__(self, transactions: Transactions, artifacts: blobs.ArtifactStore, version: SketchVersion) -> None:
+        self._tx = transactions
+        self._artifacts = artifacts
+        self._version = version
+
+    def close(self) -> None:
+        self._tx.engine.dispose()
+
+    def _now(self, session: Session) -> float:
+        return self._tx.now(session)
+
+    # --- a runner's half ---------------------------------------------------------------------------------------
+
+    def claim(self, runner_id: str, kinds: Sequence[str], lease_s: float) -> Lease | None:
+        return self._tx.write(lambda s: leases.claim(s, runner_id, kinds, lease_s, self._now(s)))
+
+    def renew(self, lease: Lease, lease_s: float) -> JobState:
+        return self._tx.write(lambda s: leases.renew(s, lease, lease_s, self._now(s)))
+
+    def bind(self, lease: Lease, task_id: int, task: Task) -> None:
+        self._tx.write(lambda s: records.bind(s, lease, task_id, task))
+
+    def records(self, lease: Lease, task_id: int) -> Sequence[TuningRecord]:
+        return self._tx.read(lambda s: records.of_task(s, lease, task_id))
+
+    def related_records(self, task: Task, limit: int) -> Sequence[TuningRecord]:
+        return self._tx.read(lambda s: records.related(s, task, limit))
+
+    def incumbent(self, task: Task, identity: EnvironmentIdentity) -> tuple[Candidate, str] | None:
+        return self._tx.read(lambda s: schedules.incumbent(s, self._version, task, identity))
+
+    def reserve(
+        self, lease: Lease, task_id: int, candidates: Sequence[tuple[Candidate, float | None]]
+    ) -> Sequence[Trial]:
+        return self._tx.write(lambda s: trials.reserve(s, lease, task_id, candidates, self._now(s)))
+
+    def retry(self, lease: Lease, trial: Trial) -> Trial:
+        return self._tx.write(lambda s: trials.retry(s, lease, trial, self._now(s)))
+
+    def commit(self, lease: Lease, task_id: int, measured: Measured) -> None:
+        self._tx.write(lambda s: trials.commit(s, lease, task_id, measured, self._now(s)))
+
+    def set_baseline(self, lease: Lease, task_id: int, name: str, measurement: Measurement) -> None:
+        self._tx.write(lambda s: records.set_baseline(s, lease, task_id, name, measurement, self._now(s)))
+
+    def promote(self, lease: Lease, task_id: int, best: BestConfig, artifact: bytes) -> str:
+        return self._tx.write(
+            lambda s: schedules.promote(s, self._artifacts, self._version, lease, task_id, best, artifact, self._now(s))
+        )
+
+    def report(self, lease: Lease, progress: Progress) -> None:
+        self._tx.write(lambda s: records.report(s, lease, progress, self._now(s)))
+
+    def finish_task(self, lease: Lease, task_id: int, reason: StopReason) -> None:
+        self._tx.write(lambda s: leases.finish_task(s, lease, task_id, reason, self._now(s)))
+
+    def finish_job(self, lease: Lease, state: JobState, reason: StopReason | None, error: str | None) -> None:
+        self._tx.write(lambda s: leases.finish_job(s, lease, state, reason, error, self._now(s)))
+
+    def release(self, lease: Lease) -> None:
+        self._tx.write(lambda s: leases.release(s, lease, self._now(s)))
+
+    def save_model(self, op: str, target_kind: str, blob: bytes, feature_version: str) -> None:
+        self._tx.write(lambda s: blobs.save_model(s, op, target_kind, blob, feature_version, self._now(s)))
+
+    def load_model(self, op: str, target_kind: str) -> tuple[bytes, str] | None:
+        return self._tx.read(lambda s: blobs.load_model(s, op, target_kind))
+
+    def heartbeat_devices(self, runner_id: str, devices: Sequence[DeviceInfo], ttl_s: float) -> None:
+        self._tx.write(lambda s: device_rows.heartbeat(s, runner_id, devices, ttl_s, self._now(s)))
+
+    # --- the service's half ------------------------------------------------------------------------------------
+
+    def create_job(self, spec: JobSpec, idempotency_key: str | None, now: float) -> tuple[JobView, bool]:
+        return self._tx.write(lambda s: jobs.create(s, spec, idempotency_key, now))
+
+    def job(self, job_id: str) -> JobView:
+        return self._tx.read(lambda s: jobs.view(s, job_id))
+
+    def jobs(self, state: JobState | None, limit: int, cursor: str | None) -> Page[JobView]:
+        return self._tx.read(lambda s: jobs.page(s, state, limit, cursor))
+
+    def cancel(self, job_id: str, now: float) -> JobView:
+        return self._tx.write(lambda s: jobs.cancel(s, job_id, now))
+
+    def pause(self, job_id: str, now: float) -> JobView:
+        return self._tx.write(lambda s: jobs.pause(s, job_id, now))
+
+    def resume(self, job_id: str, now: float) -> JobView:
+        return self._tx.write(lambda s: jobs.resume(s, job_id, now))
+
+    def interrupt_expired(self) -> int:
+        """Mark jobs whose runner was not heard of in time as interrupted; how many. Claiming does the same: this is
+        for a service whose runners are all gone, so that no job looks running for ever."""
+        return self._tx.write(lambda s: leases.interrupt_expired(s, self._now(s)))
+
+    def trials(
+        self,
+        job_id: str,
+        task_index: int | None,
+        outcome: Outcome | None,
+        limit: int,
+        cursor: str | None,
+        newest_first: bool = False,
+    ) -> Page[TrialView]:
+        return self._tx.read(lambda s: trial_views.page(s, job_id, task_index, outcome, limit, cursor, newest_first))
+
+    def trial(self, trial_id: int) -> tuple[TrialView, Workload, Target]:
+        return self._tx.read(lambda s: trial_views.single(s, trial_id))
+
+    def progress(self, job_id: str, task_index: int, points: int) -> Sequence[ProgressPoint]:
+        return self._tx.read(lambda s: trial_views.progress(s, job_id, task_index, points))
+
+    def events(self, job_id: str, after: int, limit: int) -> Sequence[Event]:
+        return self._tx.read(lambda s: job_events.events(s, job_id, after, limit))
+
+    def best(self, workload: Workload, target: TargetQuery, device_filter: Mapping[str, str]) -> Lookup:
+        return self._tx.read(lambda s: lookup.best(s, self._version, workload, target, device_filter))
+
+    def nearest(self, workload: Workload, target: TargetQuery, limit: int) -> Sequence[ScheduleView]:
+        return self._tx.read(lambda s: lookup.nearest(s, self._version, workload, target, limit))
+
+    def schedule(self, schedule_id: str) -> ScheduleView:
+        return self._tx.read(lambda s: schedules.schedule(s, schedule_id))
+
+    def schedules_of_job(self, job_id: str) -> Sequence[ScheduleView]:
+        return self._tx.read(lambda s: schedules.of_job(s, job_id))
+
+    def artifact(self, digest: str) -> bytes:
+        return self._tx.read(lambda s: self._artifacts.get(s, digest))
+
+    def count_lookup(self, workload: Workload, target: TargetQuery, status: str, now: float, count: int = 1) -> None:
+        self._tx.write(lambda s: lookups.add(s, workload, target, status, now, count))
+
+    def lookups(self, limit: int, cursor: str | None) -> Page[LookupCount]:
+        return self._tx.read(lambda s: lookups.page(s, limit, cursor))
+
+    def devices(self, now: float) -> Sequence[DeviceView]:
+        return self._tx.read(lambda s: device_rows.devices(s, now))
+
+    def counts(self) -> StoreCounts:
+        return self._tx.read(jobs.counts)
+
+    def ping(self) -> None:
+        """Raises StoreUnavailable, StoreDamaged or SchemaMismatch."""
+        check_revision(self._tx.engine)
+
+
+if TYPE_CHECKING:  # the type checker compares every signature with the ports'
+
+    def _for_a_runner(store: SqlStore) -> RunnerStore:
+        return store
+
+    def _for_the_service(store: SqlStore) -> ServiceStore:
+        return store

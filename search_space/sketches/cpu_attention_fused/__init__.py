@@ -1,0 +1,1 @@
+"""Fused online-softmax attention for CPUs."""

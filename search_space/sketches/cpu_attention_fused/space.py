@@ -1,0 +1,151 @@
+"""Fused attention: query tiles against key blocks with a running maximum and sum (FlashAttention, arXiv:2205.14135).
+
+A task is a slice of the query rows of one KV head (all query heads of its group together). It walks over blocks of
+keys: the block is packed transposed once, then every query tile of the slice multiplies with it, rescales its running
+output and adds to it. All temporaries are bounded by the slice and the block, whatever the sequence lengths.
+"""
+
+from search_space.attention import AttentionWorkload
+from search_space.cpu_attention import (
+    CpuAttentionSketch,
+    Geometry,
+    as_attention,
+    column_tiles,
+    grain_features,
+    row_tiles,
+    share,
+    tile_features,
+    tile_registers,
+    tile_traffic,
+    tile_violation,
+    vector_multiples,
+)
+from search_space.cpu_model import at_most, ceil_div, round_up, vector_unit
+from search_space.knob import Knob, Knobs
+from search_space.sketch import Constraint, Resources, Traffic
+from search_space.target import Target
+from search_space.workload import Workload
+
+BLOCKS_N = (32, 64, 128, 256, 512, 1024)
+BLOCKS_M = (16, 32, 64, 128, 256, 512)
+UNROLLS = (1, 2, 4)
+# A task's temporaries beyond a few L2 caches only add traffic.
+WORKSPACE_IN_L2 = 8
+DEFAULT_L2 = 512 * 1024
+
+WORKSPACE = Constraint("workspace", f"a task's temporaries must fit {WORKSPACE_IN_L2} times the L2 cache")
+
+
+def block_keys(w: AttentionWorkload, knobs: Knobs) -> int:
+    """Keys of a block: whole key tiles."""
+    tile, block = int(knobs["tile_n"]), int(knobs["block_n"])
+    return round_up(min(block, w.seq_kv), tile)
+
+
+def slice_rows(w: AttentionWorkload, knobs: Knobs) -> int:
+    """Query rows of a task: whole query tiles."""
+    rows = w.heads_q // w.heads_kv * w.seq_q
+    return round_up(min(int(knobs["block_m"]), rows), int(knobs["tile_m"]))
+
+
+def slices(w: AttentionWorkload, knobs: Knobs) -> int:
+    """Tasks of one KV head."""
+    return ceil_div(w.heads_q // w.heads_kv * w.seq_q, slice_rows(w, knobs))
+
+
+class CpuAttentionFused(CpuAttentionSketch):
+    name = "cpu_attention_fused"
+    version = 1
+    complexity = 2
+
+    def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
+        w, g = as_attention(workload), Geometry.of(as_attention(workload), target)
+        lanes = g.unit.lanes
+        return (
+            Knob("tile_m", row_tiles(g.rows), "query rows of a register tile"),
+            Knob("tile_n", vector_multiples(lanes, w.seq_kv), "keys of a register tile of scores"),
+            Knob("tile_v", column_tiles(lanes, w.head_dim_v), "value columns of a register tile of the output"),
+            Knob("block_n", at_most(BLOCKS_N, w.seq_kv), "keys packed and used at a time, rounded up to whole tiles"),
+            Knob("block_m", at_most(BLOCKS_M, g.rows), "query rows of a parallel task, rounded up to whole tiles"),
+            Knob("unroll", UNROLLS, "steps of both reductions unrolled"),
+            Knob("pack_v", (False, True), "copy V to float32 tiles once a block, instead of reading it in place"),
+        )
+
+    def violated(self, workload: Workload, target: Target, knobs: Knobs) -> Constraint | None:
+        w = as_attention(workload)
+        tiles = (int(knobs["tile_m"]), int(knobs["tile_n"]), int(knobs["tile_v"]))
+        broken = tile_violation(w, vector_unit(target), *tiles, int(knobs["unroll"]), bool(knobs["pack_v"]))
+        if broken is not None:
+            return broken
+        if self._workspace(w, knobs) > WORKSPACE_IN_L2 * (target.l2_bytes or DEFAULT_L2):
+            return WORKSPACE
+        return None
+
+    def _workspace(self, w: AttentionWorkload, knobs: Knobs) -> int:
+        """Bytes of the temporaries of one task."""
+        block, rows = block_keys(w, knobs), slice_rows(w, knobs)
+        width = round_up(w.head_dim_v, int(knobs["tile_v"]))
+        dim = round_up(w.head_dim, int(knobs["unroll"]))
+        packed = block * (dim + (width if knobs["pack_v"] else 0))
+        return 4 * (packed + rows * (dim + width + 2) + int(knobs["tile_m"]) * block)
+
+    def resources(self, workload: Workload, target: Target, knobs: Knobs) -> Resources:
+        w, g = as_attention(workload), Geometry.of(as_attention(workload), target)
+        widths = (int(knobs["tile_n"]), int(knobs["tile_v"]))
+        return Resources(
+            registers=max(tile_registers(int(knobs["tile_m"]), n, g.unit) for n in widths),
+            threads=g.heads * slices(w, knobs),
+            workspace_bytes=self._workspace(w, knobs),
+        )
+
+    def traffic(self, workload: Workload, target: Target, knobs: Knobs) -> Traffic:
+        w = as_attention(workload)
+        tiles = (int(knobs["tile_m"]), int(knobs["tile_n"]), int(knobs["tile_v"]))
+        return tile_traffic(w, target, slices(w, knobs), *tiles)
+
+    def features(self, workload: Workload, target: Target, knobs: Knobs) -> dict[str, float]:
+        w, g = as_attention(workload), Geometry.of(as_attention(workload), target)
+        tiles = (int(knobs["tile_m"]), int(knobs["tile_n"]), int(knobs["tile_v"]))
+        block, rows, count = block_keys(w, knobs), slice_rows(w, knobs), slices(w, knobs)
+        out = tile_features(w, target, *tiles, int(knobs["unroll"]))
+        out.update(grain_features(g.heads * count, target))
+        out.update(
+            block_n=block,
+            block_m=rows,
+            blocks=ceil_div(w.seq_kv, block),
+            pack_v=float(bool(knobs["pack_v"])),
+            # Each packed element of K serves `rows` query rows.
+            pack_per_fma=1.0 / min(rows, g.rows),
+            scores_in_l1=share(4 * tiles[0] * block, target.l1_bytes),
+            block_in_l2=share(4 * block * (w.head_dim + w.head_dim_v), target.l2_bytes),
+            workspace_in_l2=share(self._workspace(w, knobs), target.l2_bytes),
+        )
+        return out
+
+    def seeds(self, workload: Workload, target: Target) -> tuple[Knobs, ...]:
+        """Full register tiles over blocks of 256 and 512 keys, in slices that keep every core busy."""
+        w, g = as_attention(workload), Geometry.of(as_attention(workload), target)
+        domains = {k.name: k.values for k in self.knobs(w, target)}
+        wanted = []
+        shapes = ((6, 2), (4, 2), (4, 3)) if g.unit.registers <= 16 else ((8, 2), (12, 2), (4, 4), (14, 2))
+        for tile_m, vectors in shapes:
+            for block_n, block_m in ((512, 128), (256, 512)):
+                choice: Knobs = {
+                    "tile_m": _nearest(domains["tile_m"], tile_m),
+                    "tile_n": _nearest(domains["tile_n"], vectors * g.unit.lanes),
+                    "tile_v": _nearest(domains["tile_v"], vectors * g.unit.lanes),
+                    "block_n": _nearest(domains["block_n"], block_n),
+                    "block_m": _nearest(domains["block_m"], block_m),
+                    "unroll": 1,
+                    "pack_v": w.dtype != "float32" or w.head_dim_v < g.unit.lanes,
+                }
+                if choice not in wanted and self.violated(w, target, choice) is None:
+                    wanted.append(choice)
+        return tuple(wanted)
+
+
+def _nearest(values: tuple[int | bool | str, ...], wanted: int) -> int:
+    return min((int(v) for v in values), key=lambda v: (abs(v - wanted), v))
+
+
+SKETCH = CpuAttentionFused()

@@ -1,0 +1,1 @@
+"""Few rows and B [k, n]: B streams by once, C stays in the cache."""

@@ -1,0 +1,64 @@
+"""The fused CPU attention sketch against the formula in float64: every mask, layout, type and tail."""
+
+import random
+
+import pytest
+from tests.search_space.attention_support import attention, check_choice, host_target, random_inputs
+
+from search_space.attention import AttentionWorkload
+from search_space.knob import Knobs
+from search_space.registry import get_sketch
+
+SKETCH = "cpu_attention_fused"
+TARGET = host_target()
+
+CASES = {
+    "one key": {"heads": 1, "seq": 1, "head_dim": 64},
+    "two of three heads": {"batch": 2, "heads": 3, "seq": 5, "head_dim": 16},
+    "prime lengths": {"heads": 2, "seq_q": 17, "seq_kv": 197, "head_dim": 59},
+    "more queries than keys": {"heads": 2, "seq_q": 37, "seq_kv": 3, "head_dim": 80},
+    "tiny head": {"heads": 2, "seq": 19, "head_dim": 3},
+    "wide head": {"heads": 1, "seq": 33, "head_dim": 512},
+    "values wider": {"heads": 2, "seq": 21, "head_dim": 24, "head_dim_v": 72},
+    "values narrow": {"heads": 2, "seq": 21, "head_dim": 72, "head_dim_v": 5},
+    "causal": {"heads": 2, "seq": 70, "head_dim": 32, "causal": True},
+    "causal, fewer queries": {"heads": 2, "seq_q": 9, "seq_kv": 131, "head_dim": 32, "causal": True},
+    "causal, rows that see nothing": {"heads": 1, "seq_q": 41, "seq_kv": 13, "head_dim": 32, "causal": True},
+    "window": {"heads": 1, "seq": 150, "head_dim": 16, "causal": True, "window_left": 37},
+    "window on both sides": {
+        "heads": 1,
+        "seq_q": 90,
+        "seq_kv": 70,
+        "head_dim": 16,
+        "window_left": 5,
+        "window_right": 9,
+    },
+    "window right": {"heads": 1, "seq_q": 20, "seq_kv": 70, "head_dim": 16, "window_right": 3},
+    "softcap": {"heads": 2, "seq": 40, "head_dim": 64, "softcap": 0.7, "scale": 1.0},
+    "scale": {"heads": 2, "seq": 40, "head_dim": 64, "scale": 0.03125},
+    "negative scale": {"heads": 2, "seq": 40, "head_dim": 64, "scale": -2.0},
+    "grouped": {"heads_q": 6, "heads_kv": 2, "seq": 29, "head_dim": 40, "causal": True},
+    "one KV head": {"batch": 2, "heads_q": 5, "heads_kv": 1, "seq_q": 3, "seq_kv": 66, "head_dim": 16},
+    "decode": {"heads_q": 8, "heads_kv": 2, "seq_q": 1, "seq_kv": 133, "head_dim": 128, "causal": True},
+}
+
+
+def some_legal(w: AttentionWorkload, rng: random.Random, count: int) -> list[Knobs]:
+    """`count` legal choices, drawn without preference."""
+    sketch = get_sketch(SKETCH)
+    domains = sketch.knobs(w, TARGET)
+    found: list[Knobs] = []
+    while len(found) < count:
+        choice = {k.name: rng.choice(k.values) for k in domains}
+        if sketch.violated(w, TARGET, choice) is None:
+            found.append(choice)
+    return found
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("name", CASES)
+def test_matches_reference(name: str, layout: str) -> None:
+    """A random legal choice of each case, with the log-sum-exp."""
+    w = attention(**CASES[name], dtype="float32", layout=layout, lse=True)
+    for knobs in some_legal(w, random.Random(f"{name} {layout}"), 1):
+        check_choice(SKETCH, w, TARGET, knobs, random_inputs(w))

@@ -1,0 +1,1 @@
+"""Evolutionary search over the sketches of one task."""
