@@ -147,8 +147,7 @@ def _choices(w: GemmWorkload) -> Iterator[tuple[str, Knobs]]:
     elif w.m <= 128:
         for early in dependent:
             yield from _skinny(w, early)
-            if w.m > 32:
-                yield from _decode_tiles(64 if w.m <= 64 else 128, w, early)
+            yield from _decode_tiles(64 if w.m <= 64 else 128, w, early)
     else:
         yield from _large(w)
 
@@ -164,13 +163,14 @@ def _skinny(w: GemmWorkload, dependent: bool) -> Iterator[tuple[str, Knobs]]:
 
 def _decode_tiles(m: int, w: GemmWorkload, dependent: bool) -> Iterator[tuple[str, Knobs]]:
     store = "rows" if w.n % 8 else "tma"
-    for block_m, block_n, block_k, consumers, cm, cn in _STREAM[m]:
+    # Below 33 rows most of a 64-row tile is padding: the three narrowest alone.
+    for block_m, block_n, block_k, consumers, cm, cn in _STREAM[m][: 3 if w.m <= 32 else None]:
         for dealing in ("even", "split"):
             yield (
                 "cuda_gemm_streamk",
                 _stream_knobs(block_m, block_n, block_k, consumers, cm, cn, store, dealing, 8, dependent),
             )
-    for block_m, block_n, block_k, consumers, schedule, cm, cn in _WHOLE[m]:
+    for block_m, block_n, block_k, consumers, schedule, cm, cn in _WHOLE[m] if w.m > 32 else ():
         yield (
             "cuda_gemm_ws",
             _whole_knobs(block_m, block_n, block_k, consumers, schedule, cm, cn, store, 8, False, dependent),
@@ -179,7 +179,8 @@ def _decode_tiles(m: int, w: GemmWorkload, dependent: bool) -> Iterator[tuple[st
 
 def _large(w: GemmWorkload) -> Iterator[tuple[str, Knobs]]:
     store = "rows" if w.n % 8 else "tma"
-    for block_m, block_n, block_k, consumers, cm, cn in _STREAM[256]:
+    tiles = _STREAM[256] + (_STREAM[128] if w.m <= 512 else ())
+    for block_m, block_n, block_k, consumers, cm, cn in tiles:
         for dealing in ("even", "hybrid"):
             yield (
                 "cuda_gemm_streamk",

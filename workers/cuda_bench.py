@@ -32,9 +32,9 @@ class InputSets:
     cold: bool
 
 
-def make_sets(w: GemmWorkload, l2_bytes: int, seed: int) -> InputSets:
-    """Random normal inputs on the current device, as many sets as it takes to leave four times L2 behind."""
-    generator = torch.Generator(device="cuda").manual_seed(seed)
+def make_sets(w: GemmWorkload, l2_bytes: int, seed: int, device: str = "cuda") -> InputSets:
+    """Random normal inputs, as many sets as it takes to leave four times L2 behind."""
+    generator = torch.Generator(device=device).manual_seed(seed)
     wanted = max(2, math.ceil(4 * l2_bytes / w.footprint_bytes()))
     count = min(_MOST_SETS, wanted)
     sets = []
@@ -42,31 +42,31 @@ def make_sets(w: GemmWorkload, l2_bytes: int, seed: int) -> InputSets:
         tensors: Tensors = {}
         for operand in (*w.inputs(), *w.outputs()):
             dtype = getattr(torch, operand.dtype)
-            tensors[operand.name] = torch.randn(operand.shape, device="cuda", generator=generator, dtype=dtype)
+            tensors[operand.name] = torch.randn(operand.shape, device=device, generator=generator, dtype=dtype)
         sets.append(tensors)
     return InputSets(sets, cold=count * w.footprint_bytes() >= 2 * l2_bytes)
 
 
-def cancelling_set(w: GemmWorkload) -> tuple[Tensors, Any]:
+def cancelling_set(w: GemmWorkload, device: str = "cuda") -> tuple[Tensors, Any]:
     """(inputs, exact result): the first half of k adds up to a large number that the second half takes away again.
 
     Row i of A is all s_i, column j of B is t_j times (1, ..., 1, -1, ..., -1, 0) with s, t in {-1, 1, 2}: the result
     s_i t_j (k even) or 0 is exact in every type, unless a partial sum was rounded to 16 bits or dropped.
     """
     half = w.k // 2
-    pattern = torch.ones(w.k, device="cuda")
+    pattern = torch.ones(w.k, device=device)
     pattern[half:] = -1.0
     pattern[-1] = 0.0
-    choices = torch.tensor([1.0, -1.0, 2.0], device="cuda")
-    s = choices[torch.arange(w.m, device="cuda") % 3]
-    t = choices[torch.arange(w.n, device="cuda") // 7 % 3]
+    choices = torch.tensor([1.0, -1.0, 2.0], device=device)
+    s = choices[torch.arange(w.m, device=device) % 3]
+    t = choices[torch.arange(w.n, device=device) // 7 % 3]
     dtype = getattr(torch, w.dtype_a)
     a = s[:, None].expand(w.m, w.k)
     b = pattern[:, None] * t[None, :]
     tensors: Tensors = {}
     for operand in w.inputs():
         if operand.name == "bias":
-            tensors["bias"] = torch.zeros(operand.shape, device="cuda", dtype=dtype)
+            tensors["bias"] = torch.zeros(operand.shape, device=device, dtype=dtype)
             continue
         value = a if operand.name == "a" else b
         transposed = w.trans_a if operand.name == "a" else w.trans_b

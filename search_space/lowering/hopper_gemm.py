@@ -411,6 +411,10 @@ def gemm_kernel(c: Tile, entry: str = "main"):
                             T.ptx.st.global_.b32(C.ptr_to([tb * m + drow, dcol]), w[0])
 
             if PP:
+                # Main loops take turns (named barriers 2 and 3), as their stages do in the ring. A consumer that waited
+                # for stages of a later lap would take an earlier lap's phase of the same parity for its own.
+                if wg == 1:
+                    T.ptx.bar.arrive(T.uint32(2), T.uint32(256))
                 tile = tile + wg * clusters
                 skip(wg)
             while more(pos, pos_end, tile, total):
@@ -418,6 +422,8 @@ def gemm_kernel(c: Tile, entry: str = "main"):
                 if PP:
                     tile = tile + (NC - 1) * clusters
                 row0 = tm + warp * 16 if PP else tm + wg * (MI * 64) + warp * 16
+                if PP:
+                    T.ptx.bar.sync(T.Cast("uint32", wg + 2), T.uint32(256))
                 for kt in T.serial(ke - kb):
                     T.cuda.mbarrier_wait(full.ptr_to([stage]), phase)
                     da = da0 + T.Cast("uint64", stage * (A_EL // 8))
@@ -437,6 +443,7 @@ def gemm_kernel(c: Tile, entry: str = "main"):
                 release(prev)
                 T.cuda.func_call(fence, acc.data, source_code=fence_src, return_type="void")
                 if PP:
+                    T.ptx.bar.arrive(T.Cast("uint32", 3 - wg), T.uint32(256))
                     skip(NC - 1)
                 if SK:
                     slot = T.meta_var(((bx * NC + wg) * 4 + warp) * (NACC * 32))
