@@ -18,7 +18,7 @@ from search_space.gemm import GemmWorkload
 def needed() -> dict[str, tuple[GemmWorkload, Candidate]]:
     """kernel key -> one (workload, candidate) that has it."""
     out: dict[str, tuple[GemmWorkload, Candidate]] = {}
-    for workload, chosen in race_entries():
+    for workload, chosen in reversed(race_entries()):
         for candidate in chosen:
             out.setdefault(kernel_key(workload, candidate), (workload, candidate))
     return out

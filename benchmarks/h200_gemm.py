@@ -20,7 +20,8 @@ from typing import Any, TextIO
 
 from benchmarks.h200_candidates import race_entries
 
-_STEP_TIMEOUT_S = 40.0  # without a sign of life: the largest shape's reference takes a few seconds
+_FIRST_TIMEOUT_S = 90.0  # until the first sign of life: imports
+_STEP_TIMEOUT_S = 20.0  # between two signs: the largest shape's reference takes a few seconds
 _RESTARTS = 12
 
 
@@ -111,10 +112,10 @@ class Race:
         threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
         errors: list[str] = []
         threading.Thread(target=lambda: errors.extend(process.stderr or []), daemon=True).start()
-        self.started = ""
+        self.started, patience = "", _FIRST_TIMEOUT_S
         while True:
             try:
-                line = lines.get(timeout=min(_STEP_TIMEOUT_S, max(0.1, self.deadline - time.time())))
+                line = lines.get(timeout=min(patience, max(0.1, self.deadline - time.time())))
             except queue.Empty:
                 process.kill()
                 return "time" if time.time() >= self.deadline else "hang"
@@ -124,6 +125,7 @@ class Race:
                     self._write({"stderr": "".join(errors)[-1500:]})
                     print("".join(errors)[-1500:], flush=True)
                 return "done" if code == 0 else f"exit {code}"
+            patience = _STEP_TIMEOUT_S
             self._take(line)
 
     def _take(self, line: str) -> None:
@@ -139,7 +141,7 @@ class Race:
             self._write({"i": self.shape, **message})
 
     def _write(self, message: dict[str, Any]) -> None:
-        self.log.write(json.dumps(message) + "\n")
+        self.log.write(json.dumps({"t": round(time.time(), 2), **message}) + "\n")
         self.log.flush()
 
 
