@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 
 from api import present, schemas
+from search_space import registry
 from search_space.errors import InvalidField
-from search_space.registry import all_sketches
 from search_space.workload import Workload
 from tuner.views import ScheduleView
 
@@ -41,7 +41,7 @@ def nearest_legal(asked: Workload, found: Sequence[ScheduleView]) -> schemas.Nea
 def is_legal(asked: Workload, view: ScheduleView) -> bool:
     """Whether the sketch exists here at the same version, takes the asked workload, and the knobs break no rule."""
     candidate = view.best.candidate
-    sketch = all_sketches().get(candidate.sketch)
+    sketch = registry.all_sketches().get(candidate.sketch)
     if sketch is None or sketch.version != candidate.version or sketch.op != asked.op:
         return False
     try:
@@ -54,7 +54,7 @@ def is_legal(asked: Workload, view: ScheduleView) -> bool:
 
 def runs_as_is(asked: Workload, view: ScheduleView) -> bool:
     """Whether the built kernel takes the asked shape: they differ in run-time extents alone."""
-    sketch = all_sketches()[view.best.candidate.sketch]
+    sketch = registry.all_sketches()[view.best.candidate.sketch]
     mine, theirs = asked.to_json(), view.workload.to_json()
     differing = {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)}
     return differing <= set(sketch.runtime_extents)

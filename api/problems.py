@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from api import errors
 from db.errors import SchemaMismatch, StoreDamaged, StoreError
@@ -19,6 +20,7 @@ from tuner.views import BadCursor, Conflict, NotFound
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # A detail may quote the request: a megabyte of it helps nobody.
 MAX_DETAIL = 1000
 
@@ -141,10 +143,19 @@ async def _http(request: Request, error: Exception) -> Response:
         detail = f"{request.method} is not allowed here"
     response = _answer(request, row, detail)
     response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        response.headers["Allow"] = ", ".join(_allowed(request))
     return response
 
 
-async def _internal(request: Request, error: Exception) -> Response:
+def _allowed(request: Request) -> list[str]:
+    """The methods that some route takes on this path (the router itself names those of the first route alone)."""
+    scopes = {method: {**request.scope, "method": method} for method in _METHODS}
+    routes = request.app.routes
+    return [m for m, scope in scopes.items() if any(r.matches(scope)[0] is Match.FULL for r in routes)]
+
+
+def internal(request: Request, error: Exception) -> Response:
     """The cause goes to the log, never to the caller: it may hold paths, queries or keys."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return _answer(request, INTERNAL, "the request could not be answered; the service's log says why")
@@ -154,4 +165,3 @@ def install(app: FastAPI) -> None:
     for cls in TABLE:
         app.add_exception_handler(cls, _known)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _internal)

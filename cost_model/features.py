@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from search_space.knob import Knobs, KnobValue
+from search_space.knob import Knobs
 from search_space.sketch import Resources, Sketch, Traffic
 from search_space.target import Target
 from search_space.workload import Workload
@@ -63,6 +63,7 @@ FEATURE_SCHEMA = f"{FEATURE_VERSION}-{hashlib.sha256(','.join(BASE_NAMES).encode
 # Families whose absence means 0 and not "unknown": one-hot columns.
 _ONE_HOT_MARK = "="
 _ONE_HOT_PREFIXES = ("sketch.",)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -73,43 +74,78 @@ class Rates:
     bytes_per_s: float
 
 
-def featurise(
-    sketch: Sketch, workload: Workload, target: Target, knobs: Knobs, rates: Rates | None = None
-) -> dict[str, float]:
-    """name -> finite number. Deterministic; names a sketch states win over names made up here."""
-    traffic = sketch.traffic(workload, target, knobs)
-    resources = sketch.resources(workload, target, knobs)
-    out = {
-        **_of_workload(workload),
-        **_of_target(target),
-        **_of_knobs(knobs),
-        **_of_traffic(workload, traffic),
-        **_of_caches(workload, target, traffic),
-        **_of_resources(target, workload, resources),
-        **_of_roofline(workload, traffic, rates),
-        f"sketch.{sketch.name}": 1.0,
-        **sketch.features(workload, target, knobs),
-    }
-    return {name: float(value) for name, value in out.items() if math.isfinite(value)}
+@dataclass(frozen=True)
+class TaskContext:
+    """What all candidates of one workload on one target share, worked out once: thousands are ranked in a round."""
+
+    workload: Workload
+    target: Target
+    rates: Rates | None
+    shared: Mapping[str, float]
+    flops: int
+    min_bytes: int
+    footprint: int
+
+    @staticmethod
+    def of(workload: Workload, target: Target, rates: Rates | None = None) -> "TaskContext":
+        return TaskContext(
+            workload,
+            target,
+            rates,
+            _finite({**_of_workload(workload), **_of_target(target)}),
+            workload.flops(),
+            workload.min_bytes(),
+            workload.footprint_bytes(),
+        )
+
+    def featurise(self, sketch: Sketch, knobs: Knobs) -> dict[str, float]:
+        """name -> finite number: what all share and the choice's own. Deterministic."""
+        return {**self.shared, **self.own(sketch, knobs)}
+
+    def own(self, sketch: Sketch, knobs: Knobs) -> dict[str, float]:
+        """The features of the choice alone; names a sketch states win over names made up here."""
+        traffic = sketch.traffic(self.workload, self.target, knobs)
+        return _finite(
+            {
+                **_named_values("knob", knobs),
+                **_of_traffic(self, traffic),
+                **_of_caches(self, traffic),
+                **_of_resources(self, sketch.resources(self.workload, self.target, knobs)),
+                **_of_roofline(self, traffic),
+                f"sketch.{sketch.name}": 1.0,
+                **sketch.features(self.workload, self.target, knobs),
+            }
+        )
 
 
-def to_matrix(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> NDArray[np.float32]:
-    """Rows as float32 [len(rows), len(names)]; a missing name is NaN, or 0 in a one-hot family."""
-    absent = np.array([0.0 if _is_one_hot(name) else np.nan for name in names], dtype=np.float32)
-    matrix = np.tile(absent, (len(rows), 1))
+def to_matrix(
+    rows: Sequence[Mapping[str, float]], names: Sequence[str], shared: Mapping[str, float] | None = None
+) -> NDArray[np.float32]:
+    """Rows as float32 [len(rows), len(names)]; a missing name is NaN, or 0 in a one-hot family. `shared` holds what
+    every row has unless it says otherwise."""
     column = {name: i for i, name in enumerate(names)}
-    for i, row in enumerate(rows):
-        for name, value in row.items():
-            at = column.get(name)
-            if at is not None and math.isfinite(value):
-                matrix[i, at] = value
-    matrix[np.isinf(matrix)] = np.nan  # finite in float64 but beyond float32
+    base = np.array([0.0 if _is_one_hot(name) else np.nan for name in names], dtype=np.float32)
+    _fill(base, shared or {}, column)
+    matrix = np.tile(base, (len(rows), 1))
+    for out, row in zip(matrix, rows, strict=True):
+        _fill(out, row, column)
     return matrix
+
+
+def _fill(out: NDArray[np.float32], row: Mapping[str, float], column: Mapping[str, int]) -> None:
+    known = [(column[n], v) for n, v in row.items() if n in column and abs(v) <= _FLOAT32_MAX]  # no NaN, no infinity
+    if known:
+        places, values = zip(*known, strict=True)
+        out[list(places)] = values
 
 
 def column_names(rows: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
     """Every name that some row has, sorted."""
     return tuple(sorted({name for row in rows for name in row}))
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if math.isfinite(value)}
 
 
 def _is_one_hot(name: str) -> bool:
@@ -158,10 +194,6 @@ def _of_target(target: Target) -> dict[str, float]:
     }
 
 
-def _of_knobs(knobs: Mapping[str, KnobValue]) -> dict[str, float]:
-    return _named_values("knob", knobs)
-
-
 def _levels(traffic: Traffic) -> dict[str, float]:
     return {
         "memory": traffic.memory_bytes,
@@ -171,29 +203,30 @@ def _levels(traffic: Traffic) -> dict[str, float]:
     }
 
 
-def _of_traffic(workload: Workload, traffic: Traffic) -> dict[str, float]:
+def _of_traffic(task: TaskContext, traffic: Traffic) -> dict[str, float]:
     """Bytes and arithmetic intensity (log2 FLOP per byte) at each level that the sketch states."""
     out: dict[str, float] = {}
     for level, size in _levels(traffic).items():
         out[f"log_bytes.{level}"] = _log2(size)
-        out[f"balance.{level}"] = _log2(_ratio(workload.flops(), size))
-    out["redundancy.memory"] = _ratio(traffic.memory_bytes, workload.min_bytes())
+        out[f"balance.{level}"] = _log2(_ratio(task.flops, size))
+    out["redundancy.memory"] = _ratio(traffic.memory_bytes, task.min_bytes)
     return out
 
 
-def _of_caches(workload: Workload, target: Target, traffic: Traffic) -> dict[str, float]:
+def _of_caches(task: TaskContext, traffic: Traffic) -> dict[str, float]:
     """How often the data that a level serves would fill it, log2: the working set over the level's size."""
-    sizes = {"l1": target.l1_bytes, "l2": target.l2_bytes, "l3": target.l3_bytes}
-    needs = {"l1": traffic.l2_bytes, "l2": traffic.l3_bytes, "l3": float(workload.footprint_bytes())}
+    sizes = {"l1": task.target.l1_bytes, "l2": task.target.l2_bytes, "l3": task.target.l3_bytes}
+    needs = {"l1": traffic.l2_bytes, "l2": traffic.l3_bytes, "l3": float(task.footprint)}
     return {f"over.{level}": _log2(_ratio(needs[level], size)) for level, size in sizes.items()}
 
 
-def _of_resources(target: Target, workload: Workload, resources: Resources) -> dict[str, float]:
+def _of_resources(task: TaskContext, resources: Resources) -> dict[str, float]:
+    target = task.target
     out = {
         "resource.registers": float(resources.registers),
         "resource.threads": float(resources.threads),
         "resource.shared_share": _ratio(resources.shared_bytes, target.shared_bytes),
-        "resource.workspace_share": _ratio(resources.workspace_bytes, workload.footprint_bytes()),
+        "resource.workspace_share": _ratio(resources.workspace_bytes, task.footprint),
     }
     if target.kind == "cpu":  # on a GPU `threads` are a block's, and the grid is the sketch's to tell
         grains = max(resources.threads, 1)
@@ -203,13 +236,14 @@ def _of_resources(target: Target, workload: Workload, resources: Resources) -> d
     return out
 
 
-def _of_roofline(workload: Workload, traffic: Traffic, rates: Rates | None) -> dict[str, float]:
+def _of_roofline(task: TaskContext, traffic: Traffic) -> dict[str, float]:
     """The roofline model (Williams et al., CACM 52(4), 2009) on the predicted traffic, against the fewest bytes."""
+    rates = task.rates
     if rates is None or rates.flops_per_s <= 0 or rates.bytes_per_s <= 0:
         return {}
-    compute = workload.flops() / rates.flops_per_s
+    compute = task.flops / rates.flops_per_s
     predicted = max(compute, traffic.memory_bytes / rates.bytes_per_s)
-    roof = max(compute, workload.min_bytes() / rates.bytes_per_s)
+    roof = max(compute, task.min_bytes / rates.bytes_per_s)
     return {
         "roofline.predicted_log_time": _log2(predicted),
         "roofline.predicted_over_roof": _ratio(predicted, roof),

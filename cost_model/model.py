@@ -1,6 +1,7 @@
 """Says which candidate is likely fast: gradient-boosted trees over named features (XGBoost, arXiv:1603.02754)."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -63,13 +64,13 @@ class CostModel:
             validity = _grow(self.config, "binary:logistic", self.config.validity_rounds, data.features, labels)
         return dataclasses.replace(self, names=data.names, score_trees=score, validity_trees=validity, rows=len(data))
 
-    def predict(self, rows: Sequence[Mapping[str, float]]) -> Predictions:
-        """Predictions for feature mappings; ValueError when the model is not trained."""
+    def predict(self, rows: Sequence[Mapping[str, float]], shared: Mapping[str, float] | None = None) -> Predictions:
+        """Predictions for feature mappings, `shared` being what every row has; ValueError when not trained."""
         if self.score_trees is None:
             raise ValueError("the cost model has not been trained")
         if not rows:
             return Predictions(np.zeros(0), np.ones(0))
-        matrix = _matrix(to_matrix(rows, self.names))
+        matrix = _matrix(to_matrix(rows, self.names, shared))
         scores = _booster(self.score_trees, self.config).predict(matrix)
         if self.validity_trees is None:
             valid = np.ones(len(rows))
@@ -99,6 +100,7 @@ def _matrix(x: NDArray[np.float32], y: NDArray[np.float32] | None = None) -> xgb
     return xgboost.DMatrix(x, label=y, missing=np.nan, nthread=1)
 
 
+@functools.lru_cache(maxsize=8)  # a round asks one model many times; parsing the trees costs more than asking
 def _booster(raw: bytes, config: ModelConfig) -> xgboost.Booster:
     booster = xgboost.Booster({"nthread": config.threads})
     booster.load_model(bytearray(raw))

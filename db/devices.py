@@ -7,8 +7,9 @@ from sqlalchemy.orm import Session
 
 from db import events
 from db.mapping import canonical, clean, dump, target_of
-from db.tables import RUNNING, JobRow
+from db.tables import JobRow
 from db.tables_served import DeviceRow
+from tuner.job import JobState
 from tuner.ports import DeviceInfo
 from tuner.views import DeviceView
 
@@ -24,7 +25,10 @@ def heartbeat(session: Session, runner_id: str, devices: Sequence[DeviceInfo], t
     if not changed:
         return
     jobs = session.scalars(
-        select(JobRow).where(RUNNING, JobRow.lease_runner == runner_id).order_by(JobRow.id).with_for_update()
+        select(JobRow)
+        .where(JobRow.state == JobState.RUNNING.value, JobRow.lease_runner == runner_id)
+        .order_by(JobRow.id)
+        .with_for_update()
     )
     for job in jobs:
         for device in changed:

@@ -44,7 +44,7 @@ def parse_url(url: str) -> URL:
     """
     try:
         parsed = make_url(url) if "://" in url else URL.create("sqlite", database=url)
-    except ArgumentError as fault:
+    except (ArgumentError, ValueError) as fault:
         raise ValueError(f"not a database URL: {fault}") from None
     backend = parsed.get_backend_name()
     if backend in ("postgresql", "postgres"):
@@ -116,6 +116,14 @@ class Transactions:
             return self._once(self.engine, work)
         except _Conflict as fault:
             raise StoreUnavailable("the database gave up a reading transaction") from fault
+
+    def look_up(self, work: Callable[[Connection], T]) -> T:
+        """As `read`, without the object mapper between: for the queries that users wait for."""
+        try:
+            with self.engine.connect() as connection, connection.begin():
+                return work(connection)
+        except (DBAPIError, PoolTimeout) as fault:
+            raise translated(fault) from fault
 
     def write(self, work: Callable[[Session], T]) -> T:
         last: BaseException | None = None

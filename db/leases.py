@@ -3,13 +3,13 @@
 import re
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, undefer
 
 from db import events
 from db.mapping import spec_of, target_of
 from db.states import elapsed, locked_job, touch, transition
-from db.tables import CLAIMABLE, RUNNING, JobRow, TaskRow
+from db.tables import WAITING, JobRow, TaskRow
 from tuner.job import FINAL, JobState, StopReason
 from tuner.ports import Lease, LeasedTask, LeaseLost
 from tuner.views import NotFound
@@ -20,14 +20,7 @@ _CODED = re.compile(r"([a-z][a-z_]{0,63}): (.+)", re.DOTALL)
 def claim(session: Session, runner_id: str, kinds: Sequence[str], lease_s: float, now: float) -> Lease | None:
     """Lease the next job. Rows that another runner is claiming at this moment are skipped, not waited for."""
     interrupt_expired(session, now)
-    job = session.scalars(
-        select(JobRow)
-        .options(undefer(JobRow.spec))
-        .where(CLAIMABLE, JobRow.target_kind.in_([*kinds, "auto"]))
-        .order_by(JobRow.claim_rank, JobRow.created_at, JobRow.id)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-    ).one_or_none()
+    job = session.scalars(claim_query(kinds)).one_or_none() if kinds else None
     if job is None:
         return None
     transition(session, job, JobState.RUNNING, now)
@@ -37,11 +30,26 @@ def claim(session: Session, runner_id: str, kinds: Sequence[str], lease_s: float
     return Lease(job.id, runner_id, job.lease_token, spec_of(job.spec), _leased_tasks(session, job.id), elapsed(job))
 
 
+def claim_query(kinds: Sequence[str]) -> Select[JobRow]:
+    """The first job that these kinds of devices can run, by priority, then age."""
+    return (
+        select(JobRow)
+        .options(undefer(JobRow.spec))
+        .where(WAITING, JobRow.target_kind.in_([*kinds, "auto"]))
+        .order_by(JobRow.claim_rank, JobRow.created_at, JobRow.id)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+
+
+def expired_query(now: float) -> Select[JobRow]:
+    running = JobRow.state == JobState.RUNNING.value
+    return select(JobRow).where(running, JobRow.lease_expires_at <= now).with_for_update(skip_locked=True)
+
+
 def interrupt_expired(session: Session, now: float) -> int:
     """Mark running jobs whose lease has run out as interrupted, so that they can be claimed; how many there were."""
-    expired = session.scalars(
-        select(JobRow).where(RUNNING, JobRow.lease_expires_at <= now).with_for_update(skip_locked=True)
-    ).all()
+    expired = session.scalars(expired_query(now)).all()
     for job in expired:
         transition(session, job, JobState.INTERRUPTED, now)
     session.flush()

@@ -2,10 +2,11 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Connection, Row, bindparam, select
 from sqlalchemy.orm import Session
 
 from db.mapping import best_of, extents_of, family_of, identity_of, target_of
@@ -22,28 +23,40 @@ FILTERS = tuple(f.name for f in fields(EnvironmentIdentity))
 _ALIASES = {"device": "model"}
 
 
-def best_query(workload_key: str) -> Select[ScheduleRow]:
-    """Every schedule served for the workload, newest first: one a device identity, so a handful."""
-    return (
-        select(ScheduleRow)
-        .where(ScheduleRow.workload_key == workload_key, CURRENT)
-        .order_by(ScheduleRow.measured_at.desc(), ScheduleRow.id)
+# Built once: composing a statement costs more than running it.
+_SCHEDULES, _DEVICES = ScheduleRow.__table__.c, DeviceRow.__table__.c
+# Every schedule served for the workload, newest first: one a device identity, so a handful.
+BEST = (
+    select(
+        *(_SCHEDULES[name] for name in ("id", "job_id", "workload", "target", "best", "measured_at")),
+        *(_SCHEDULES[name] for name in ("sketch", "sketch_version")),
     )
+    .where(_SCHEDULES.workload_key == bindparam("workload_key"), CURRENT)
+    .order_by(_SCHEDULES.measured_at.desc(), _SCHEDULES.id)
+)
+_SEEN = select(_DEVICES.device_id, _DEVICES.target, _DEVICES.identity, _DEVICES.identity_since).order_by(
+    _DEVICES.last_seen_at
+)
 
 
 def best(
-    session: Session, version: SketchVersion, workload: Workload, target: TargetQuery, device_filter: Mapping[str, str]
+    connection: Connection,
+    version: SketchVersion,
+    workload: Workload,
+    target: TargetQuery,
+    device_filter: Mapping[str, str],
 ) -> Lookup:
     """Exact: a schedule of the very workload, for the identity of the newest known device that the query and the
     filter allow (of any such schedule's own device where no such device is known). Stale: there are only others."""
     wanted = _checked(device_filter)
-    rows = [r for r in session.scalars(best_query(workload.key)) if target.matches(target_of(r.target))]
+    found = connection.execute(BEST, {"workload_key": workload.key})
+    rows = [row for row in found if target.matches(target_of(row.target))]
     if not rows:
         return Lookup("missed", None)
-    asked = _Asked(version, wanted, _newest_identity(session, target, wanted))
-    found = min(rows, key=lambda row: len(asked.differences(row)))  # of equals the newest: min keeps the first
-    differs = asked.differences(found)
-    return Lookup("stale" if differs else "exact", view_of(found), differs)
+    asked = _Asked(version, wanted, _newest_identity(connection, target, wanted))
+    closest = min(rows, key=lambda row: len(asked.differences(row)))  # of equals the newest: min keeps the first
+    differs = asked.differences(closest)
+    return Lookup("stale" if differs else "exact", view_of(closest), differs)
 
 
 @dataclass(frozen=True)
@@ -52,7 +65,7 @@ class _Asked:
     filter: Mapping[str, str]
     identity: EnvironmentIdentity | None
 
-    def differences(self, row: ScheduleRow) -> tuple[str, ...]:
+    def differences(self, row: Row[Any]) -> tuple[str, ...]:
         """Names of what keeps the row from being exact: identity fields, then sketch_version; empty when it is."""
         own = best_of(row.best).identity
         names = dict.fromkeys(self.identity.differences(own) if self.identity else ())
@@ -70,12 +83,13 @@ def _checked(device_filter: Mapping[str, str]) -> dict[str, str]:
     return wanted
 
 
-def _newest_identity(session: Session, target: TargetQuery, wanted: Mapping[str, str]) -> EnvironmentIdentity | None:
+def _newest_identity(
+    connection: Connection, target: TargetQuery, wanted: Mapping[str, str]
+) -> EnvironmentIdentity | None:
     """Of the devices that match: the one whose identity is the newest, so that a driver's update counts and the
     heartbeats of two kinds of device side by side do not take turns."""
     last: dict[str, tuple[float, float, EnvironmentIdentity]] = {}
-    query = select(DeviceRow.device_id, DeviceRow.target, DeviceRow.identity, DeviceRow.identity_since)
-    for device_id, stored, identity, since in session.execute(query.order_by(DeviceRow.last_seen_at)):
+    for device_id, stored, identity, since in connection.execute(_SEEN):
         found = identity_of(identity)
         last.pop(device_id, None)  # a device is what it was when last seen, by whichever runner
         if target.matches(target_of(stored)) and all(str(getattr(found, n)) == v for n, v in wanted.items()):
@@ -106,6 +120,3 @@ def nearest(
 def _distance(a: Mapping[str, int], b: Mapping[str, int]) -> float:
     names: Iterable[str] = a.keys() | b.keys()
     return math.sqrt(sum(math.log(max(a.get(n, 1), 1) / max(b.get(n, 1), 1)) ** 2 for n in names))
-
-
-__all__: Sequence[str] = ["best", "best_query", "nearest"]

@@ -16,6 +16,9 @@ from tuner.ports import Lease, Progress
 from tuner.task import Task, TuningRecord
 from tuner.views import Conflict
 
+# workload, target, job id, ordinal, candidate, predicted score, attempt, measurement
+Records = Select[str, str | None, str, int, str, float | None, int, str]
+
 
 def bind(session: Session, lease: Lease, task_id: int, task: Task) -> None:
     """Binding to an equal target again changes nothing; to another kind of device is a Conflict."""
@@ -40,16 +43,17 @@ def of_task(session: Session, lease: Lease, task_id: int) -> list[TuningRecord]:
 
 
 def related(session: Session, task: Task, limit: int) -> list[TuningRecord]:
-    query = (
-        _records()
-        .where(MeasurementRow.op == task.workload.op, MeasurementRow.target_kind == task.target.kind)
-        .order_by(MeasurementRow.id.desc())
-        .limit(max(limit, 0))
-    )
+    query = related_query(task.workload.op, task.target.kind, max(limit, 0))
     return [_record(*row) for row in session.execute(query)]
 
 
-def _records() -> Select[str, str | None, str, int, str, float | None, int, str]:
+def related_query(op: str, target_kind: str, limit: int) -> Records:
+    """Measurements of an op on a kind of device over all jobs, newest first."""
+    query = _records().where(MeasurementRow.op == op, MeasurementRow.target_kind == target_kind)
+    return query.order_by(MeasurementRow.id.desc()).limit(limit)
+
+
+def _records() -> Records:
     trial = (TrialRow.ordinal, TrialRow.candidate, TrialRow.predicted_score)
     task = (TaskRow.workload, TaskRow.target, TaskRow.job_id)
     return (

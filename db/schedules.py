@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from typing import Protocol
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -113,7 +114,24 @@ def incumbent(
     return best_of(row.best).candidate, row.artifact
 
 
-def view_of(row: ScheduleRow) -> ScheduleView:
+class StoredSchedule(Protocol):
+    """The columns that a view needs: a mapped row or a plain one."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def workload(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def best(self) -> str: ...
+    @property
+    def measured_at(self) -> float: ...
+
+
+def view_of(row: StoredSchedule) -> ScheduleView:
     return ScheduleView(
         id=row.id,
         job_id=row.job_id,

@@ -33,6 +33,7 @@ def transition(
     if state is JobState.RUNNING:
         _end_run(job)
     job.state = to.value
+    job.waiting = to in (JobState.QUEUED, JobState.INTERRUPTED)
     if to is JobState.RUNNING:
         job.started_at = job.started_at if job.started_at is not None else now
         job.running_since = job.last_seen_at = now

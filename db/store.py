@@ -161,7 +161,7 @@ class SqlStore:
         return self._tx.read(lambda s: job_events.events(s, job_id, after, limit))
 
     def best(self, workload: Workload, target: TargetQuery, device_filter: Mapping[str, str]) -> Lookup:
-        return self._tx.read(lambda s: lookup.best(s, self._version, workload, target, device_filter))
+        return self._tx.look_up(lambda c: lookup.best(c, self._version, workload, target, device_filter))
 
     def nearest(self, workload: Workload, target: TargetQuery, limit: int) -> Sequence[ScheduleView]:
         return self._tx.read(lambda s: lookup.nearest(s, self._version, workload, target, limit))

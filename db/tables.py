@@ -22,8 +22,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 BigId = BigInteger().with_variant(Integer, "sqlite")
 
 # Spelt out here and in the queries alike: SQLite uses a partial index only where the query repeats its condition.
-CLAIMABLE = text("state IN ('queued', 'interrupted')")
-RUNNING = text("state = 'running'")
+WAITING = text("waiting")
 PENDING = text("pending")
 IMPROVED = text("improved")
 
@@ -45,8 +44,7 @@ class JobRow(Base):
 
     __tablename__ = "jobs"
     __table_args__ = (
-        Index("ix_jobs_claim", "claim_rank", "created_at", "id", sqlite_where=CLAIMABLE, postgresql_where=CLAIMABLE),
-        Index("ix_jobs_lease", "lease_expires_at", sqlite_where=RUNNING, postgresql_where=RUNNING),
+        Index("ix_jobs_claim", "claim_rank", "created_at", "id", sqlite_where=WAITING, postgresql_where=WAITING),
         Index("ix_jobs_newest", "created_at", "id"),
         Index("ix_jobs_state_newest", "state", "created_at", "id"),
     )
@@ -58,6 +56,7 @@ class JobRow(Base):
     idempotency_key: Mapped[str | None] = mapped_column(String(64), unique=True)  # SHA-256 of the client's key
     target_kind: Mapped[str] = mapped_column(String(16))
     state: Mapped[str] = mapped_column(String(16))
+    waiting: Mapped[bool] = mapped_column(default=True)  # queued or interrupted: a runner may claim it
     stop_reason: Mapped[str | None] = mapped_column(String(32))
     error_code: Mapped[str | None] = mapped_column(String(64))
     error_message: Mapped[str | None] = mapped_column(Text)

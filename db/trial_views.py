@@ -1,7 +1,5 @@
 """Trials as the service shows them: pages, single ones, and the curve of the best so far."""
 
-from collections.abc import Sequence
-
 from sqlalchemy import Select, select, union
 from sqlalchemy.orm import Session
 
@@ -150,6 +148,3 @@ def progress(session: Session, job_id: str, task_index: int, points: int) -> lis
 
 def _level(sequence: int) -> int:
     return min(_MAX_LEVEL, max(sequence & -sequence, 1).bit_length() - 1)
-
-
-__all__: Sequence[str] = ["page", "page_query", "progress", "single", "trial_body"]

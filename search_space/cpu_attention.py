@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from search_space.attention import AttentionWorkload
 from search_space.cpu_model import VectorUnit, at_most, ceil_div, grain_waste, overlap_waste, vector_unit
 from search_space.dtypes import DTYPES
+from search_space.knob import Knob, Knobs
 from search_space.sketch import Constraint, Refusal, Sketch, Traffic
 from search_space.target import Target
 from search_space.workload import Workload
@@ -72,6 +73,11 @@ def vector_multiples(lanes: int, limit: int) -> tuple[int, ...]:
 def column_tiles(lanes: int, head_dim_v: int) -> tuple[int, ...]:
     """Widths of a tile of value columns: whole vectors that head_dim_v holds, one padded vector if it holds none."""
     return tuple(lanes * n for n in (1, 2, 3, 4, 6, 8) if lanes * n <= max(lanes, head_dim_v))
+
+
+def nearest_choice(knobs: tuple[Knob, ...], wanted: Knobs) -> Knobs:
+    """For each knob the value of its domain that is nearest to the wanted one."""
+    return {k.name: min(k.values, key=lambda v: (abs(int(v) - int(wanted[k.name])), int(v))) for k in knobs}
 
 
 def row_tiles(rows: int) -> tuple[int, ...]:

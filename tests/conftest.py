@@ -1,5 +1,6 @@
 """Fixtures that several rooms' tests share."""
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -18,3 +19,11 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of a new, empty database (no schema); dropped after the test, whoever is still connected."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield postgres_server.create_database(name)
+    postgres_server.drop_database(name)

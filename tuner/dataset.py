@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from cost_model.dataset import Row
-from cost_model.features import Rates, featurise
+from cost_model.features import Rates, TaskContext
+from cost_model.model import CostModel, Predictions
 from search_space.candidate import Candidate
 from search_space.sketch import Sketch
 from search_space.target import Target
@@ -24,16 +25,29 @@ class Featuriser:
         self._sketches = sketches
         self._target = target
         self._roofs = roofs
+        self._contexts: dict[tuple[Workload, Target], TaskContext] = {}
         self._kept: dict[tuple[Workload, Target, Candidate], Mapping[str, float]] = {}
 
     def of(self, candidate: Candidate, workload: Workload, target: Target) -> Mapping[str, float] | None:
+        sketch = self._sketch(candidate)
+        return None if sketch is None else self._context(workload, target).featurise(sketch, candidate.knobs)
+
+    def predict(
+        self, model: CostModel, candidates: Sequence[Candidate], workload: Workload, target: Target
+    ) -> Predictions:
+        """What a trained `model` says of candidates of one task; KeyError for one of an unknown sketch."""
+        context = self._context(workload, target)
+        rows = []
+        for candidate in candidates:
+            sketch = self._sketch(candidate)
+            if sketch is None:
+                raise KeyError(candidate.sketch)
+            rows.append(context.own(sketch, candidate.knobs))
+        return model.predict(rows, context.shared)
+
+    def _sketch(self, candidate: Candidate) -> Sketch | None:
         sketch = self._sketches.get(candidate.sketch)
-        if sketch is None or sketch.version != candidate.version:
-            return None
-        rates = None
-        if self._roofs is not None and target == self._target:
-            rates = Rates(*self._roofs.rates(workload))
-        return featurise(sketch, workload, target, candidate.knobs, rates)
+        return sketch if sketch is not None and sketch.version == candidate.version else None
 
     def of_record(self, record: TuningRecord) -> Mapping[str, float] | None:
         task = record.task
@@ -44,6 +58,14 @@ class Featuriser:
                 return None
             self._kept[key] = features
         return self._kept[key]
+
+    def _context(self, workload: Workload, target: Target) -> TaskContext:
+        if (workload, target) not in self._contexts:
+            rates = None
+            if self._roofs is not None and target == self._target:
+                rates = Rates(*self._roofs.rates(workload))
+            self._contexts[workload, target] = TaskContext.of(workload, target, rates)
+        return self._contexts[workload, target]
 
 
 def training_rows(records: Iterable[TuningRecord], featuriser: Featuriser) -> list[Row]:

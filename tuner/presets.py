@@ -28,12 +28,14 @@ class EvolutionConfig:
 
     `epsilon`: the share of a batch drawn at random (never less than one candidate once the batch has
     `random_floor` of them). `sketch_share`: the largest share of a batch's greedy part that one sketch may take while
-    another has candidates of at least `diversity_floor` times the best predicted merit. `transfer`: winners of the
+    another has candidates of at least `diversity_floor` times the best predicted merit. `climb_share`: the part of the
+    batch taken from the one-step neighbours of the `climb_from` best measured candidates, so that what the model
+    misjudges next to the best is still tried. `transfer`: winners of the
     nearest related tasks that open the search, after the experts' seeds (`seeds_first`).
     """
 
-    population: int = 256
-    generations: int = 4
+    population: int = 192
+    generations: int = 3
     elites: int = 32  # best measured candidates that join the first generation
     mutation_probability: float = 0.75  # else cross over
     extra_mutation_probability: float = 0.3  # of each further knob in the same mutation
@@ -42,6 +44,8 @@ class EvolutionConfig:
     random_floor: int = 8
     sketch_share: float = 0.75
     diversity_floor: float = 0.6
+    climb_share: float = 0.25
+    climb_from: int = 2
     transfer: int = 4
     seeds_first: bool = True
 
@@ -94,7 +98,7 @@ class FinalConfig:
 @dataclass(frozen=True)
 class Preset:
     name: str
-    batch_size: int = 16
+    batch_size: int = 8
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     evolution: EvolutionConfig = field(default_factory=EvolutionConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
@@ -106,14 +110,13 @@ class Preset:
 _STANDARD = Preset("standard")
 _QUICK = Preset(
     "quick",
-    batch_size=8,
-    evolution=EvolutionConfig(population=128, generations=3, elites=16),
+    evolution=EvolutionConfig(population=128, generations=2, elites=16),
     budget=BudgetConfig(patience=32, hopeless=64),
     scheduler=SchedulerConfig(window=24, warmup_trials=8),
 )
 _THOROUGH = Preset(
     "thorough",
-    batch_size=32,
+    batch_size=16,
     evolution=EvolutionConfig(population=512, generations=6, elites=64, epsilon=0.15),
     budget=BudgetConfig(patience=384, near_roofline=0.99, hopeless=512),
     scheduler=SchedulerConfig(window=96, warmup_trials=32),

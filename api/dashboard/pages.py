@@ -83,6 +83,7 @@ def _job_context(svc: Service, view: JobView) -> dict[str, Any]:
     return {
         "job": job,
         "failed": failed,
+        "bound": next((t["target"] for t in job["tasks"] if t["target"]), None),
         "final": view.state in FINAL,
         "can_pause": view.state in (JobState.QUEUED, JobState.RUNNING, JobState.INTERRUPTED),
         "can_resume": view.state is JobState.PAUSED,

@@ -9,7 +9,7 @@ from api import present, schemas
 from api.admission import known_targets
 from api.openapi import problem_responses
 from api.service import OnlyQuery, Service, Svc
-from search_space.registry import all_sketches
+from search_space import registry
 from tuner.views import DeviceView
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def targets(svc: Svc) -> schemas.Targets:
     devices = svc.store.devices(svc.settings.now())
     items = []
     for target in known_targets(devices, svc.settings):
-        sketches = [s for s in all_sketches().values() if s.target_kind == target.kind]
+        sketches = [s for s in registry.all_sketches().values() if s.target_kind == target.kind]
         mine = [d for d in devices if d.target == target]
         items.append(
             schemas.TargetItem(

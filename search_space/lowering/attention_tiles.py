@@ -203,18 +203,40 @@ def output_tile(tiles: Tiles, scores, values, acc, begin, end) -> None:
             multiply_add(acc, weights, vectors, lanes)
 
 
-def write_row(tiles: Tiles, out, to, sums, start, inverse) -> None:
-    """One row of the output from its column tiles: out[to + column] = sums[start(tile) + c] * inverse."""
+def write_row(tiles: Tiles, out, to, sums, start, factor) -> None:
+    """One row of the output from its column tiles: out[to + column] = sums[start(tile) + c] * factor."""
     w, nv, lanes = tiles.problem.workload, tiles.tile_v, tiles.lanes
     with T.serial(0, tiles.columns) as vo:
         source = T.Bind(start(vo))
         if w.head_dim_v >= nv:
             for c in range(0, nv, lanes):
-                value = vm.load(sums, source + c, lanes) * vm.splat(inverse, lanes)
+                value = vm.load(sums, source + c, lanes) * vm.splat(factor, lanes)
                 vm.store(out, to + tiles.column(vo) + c, value, lanes)
         else:
             for c in range(w.head_dim_v):
-                vm.store(out, to + c, vm.load(sums, source + c, 1) * inverse, 1)
+                vm.store(out, to + c, vm.load(sums, source + c, 1) * factor, 1)
+
+
+def inverse(total):
+    """1 / total, or 0 for a row that saw no key."""
+    return T.Select(total > T.float32(0.0), T.float32(1.0) / total, T.float32(0.0))
+
+
+def values_in_place(tiles: Tiles, source, batch, kv_head, first_key):
+    """The loader of V for output_tile, straight from the operand; keys count from `first_key`."""
+    dim = tiles.problem.workload.head_dim_v
+    step = tiles.problem.key_pitch(dim)
+
+    def of_column(vo):
+        start = T.Bind(tiles.problem.key_row(batch, kv_head, first_key, dim) + tiles.column(vo))
+        return lambda j, c: vm.load(source, start + T.cast(j, "int64") * step + c, tiles.lanes)
+
+    return of_column
+
+
+def values_packed(tiles: Tiles, packed):
+    """The loader of V for output_tile from what pack_values wrote."""
+    return lambda vo: lambda j, c: vm.load(packed, (vo * tiles.block + j) * tiles.tile_v + c, tiles.lanes)
 
 
 def write_lse(problem: Problem, lse, row, maximum, total) -> None:

@@ -117,10 +117,10 @@ def transpose(vectors, lanes: int):
         for i in range(lanes):
             if i & step == 0:
                 a, b = out[i], out[i + step]
-                low = [l if l & step == 0 else lanes + l - step for l in range(lanes)]
-                high = [l + step if l & step == 0 else lanes + l for l in range(lanes)]
-                out[i] = T.Bind(Shuffle([a, b], [T.int32(l) for l in low]))
-                out[i + step] = T.Bind(Shuffle([a, b], [T.int32(l) for l in high]))
+                low = [e if e & step == 0 else lanes + e - step for e in range(lanes)]
+                high = [e + step if e & step == 0 else lanes + e for e in range(lanes)]
+                out[i] = T.Bind(Shuffle([a, b], list(map(T.int32, low))))
+                out[i + step] = T.Bind(Shuffle([a, b], list(map(T.int32, high))))
         step //= 2
     return out
 

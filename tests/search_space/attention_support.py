@@ -57,8 +57,8 @@ def run_choice(function, w: AttentionWorkload, inputs: list[torch.Tensor]) -> li
 
 
 def reference(w: AttentionWorkload, inputs: list[torch.Tensor]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(O, |P||V| (1 + largest |scale| |q||k| of the row / 8), LSE) in float64: O and its bound in the workload's layout,
-    LSE [batch, heads_q, seq_q]. An error of a score is a relative error of its weight: hence the second factor."""
+    """(O, |P||V| (1 + largest |scale| |q||k| of the row / 8), LSE) in float64: O and its bound in the layout of the
+    workload, LSE [batch, heads_q, seq_q]. An error of a score is a relative error of its weight."""
     q, k, v = (t.to(torch.float64).numpy() for t in inputs)
     if w.layout == "bshd":
         q, k, v = (t.transpose(0, 2, 1, 3) for t in (q, k, v))

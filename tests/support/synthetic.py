@@ -67,10 +67,8 @@ class Tiled(Sketch):
         return Resources(registers=int(knobs["tile_m"]) * int(knobs["tile_n"]) // 8, threads=16)
 
     def traffic(self, workload: Workload, target: Target, knobs: Knobs) -> Traffic:
-        flops = float(workload.flops())
-        return Traffic(
-            float(workload.min_bytes()), l1_bytes=flops / int(knobs["tile_m"]) + flops / int(knobs["tile_n"])
-        )
+        per_flop = 1.0 / int(knobs["tile_m"]) + 1.0 / int(knobs["tile_n"])  # two float32 loads a multiply-add
+        return Traffic(float(workload.min_bytes()), l1_bytes=2.0 * workload.flops() * per_flop)
 
     def features(self, workload: Workload, target: Target, knobs: Knobs) -> dict[str, float]:
         return {"tile_area": float(int(knobs["tile_m"]) * int(knobs["tile_n"]))}

@@ -17,7 +17,10 @@ Merit = Callable[[Sequence[Candidate]], NDArray[np.float64]]
 def evolve(
     sampler: SpaceSampler, state: SearchState, merit: Merit, population: int, rng: np.random.Generator
 ) -> dict[Candidate, float]:
-    """Candidates not proposed yet with their merit. A space with few of them left is scored whole instead."""
+    """Candidates not proposed yet with their merit. A space with few of them left is scored whole instead.
+
+    Equal merits keep the order in which they were found, which the rng alone decides.
+    """
     config = state.preset.evolution
     remaining = sampler.remaining(state.proposed)
     if remaining is not None and len(remaining) <= population * (config.generations + 1):
@@ -26,7 +29,7 @@ def evolve(
     first = sampler.fresh(max(population - len(elites), population // 2), state.proposed, rng, elites)
     pool = _scored(dict.fromkeys((*elites, *first)), merit)
     for _ in range(config.generations):
-        parents = sorted(pool, key=lambda c: (-pool[c], c.key))[:population]
+        parents = sorted(pool, key=lambda c: -pool[c])[:population]
         if not parents:
             break
         children = _children(sampler, parents, population, config, rng)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_model.model import CostModel
+from cost_model.model import CostModel, Predictions
 from search_space.candidate import Candidate
-from tuner.search.evolution import evolve
-from tuner.search.state import SearchState
+from tuner.search.evolution import Merit, evolve
+from tuner.search.state import SearchState, rank_key
 
 # Fewer than this many of a population say little about a space.
 _SMALLEST_POPULATION = 32
@@ -57,15 +57,30 @@ def _favourites(state: SearchState, n: int, model: CostModel, rng: np.random.Gen
     """The n of the highest predicted merit over all sketches, none of which may crowd out a promising other."""
 
     def merit(candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        return model.predict(_features(state, candidates)).merit
+        return _predict(state, candidates, model).merit
 
     config = state.preset.evolution
+    climbing = _climbing(state, int(config.climb_share * n + rng.random()), merit)
+    state = state.with_proposed(climbing)
     population = max(config.population // len(state.samplers), _SMALLEST_POPULATION)
     pool: dict[Candidate, float] = {}
     for sampler in state.samplers:
         pool.update(evolve(sampler, state, merit, population, rng))
-    ranked = sorted(pool, key=lambda c: (-pool[c], c.key))
-    return _diverse(ranked, pool, n, config.sketch_share, config.diversity_floor)
+    ranked = sorted(pool, key=lambda c: -pool[c])
+    rest = n - len(climbing)
+    return climbing + _diverse(ranked, pool, rest, config.sketch_share, config.diversity_floor)
+
+
+def _climbing(state: SearchState, n: int, merit: Merit) -> list[Candidate]:
+    """The n of the highest merit among the fresh neighbours of the best measured candidates."""
+    found: dict[Candidate, None] = {}
+    for record in sorted(state.valid, key=rank_key)[: state.preset.evolution.climb_from]:
+        for sampler in state.samplers:
+            if sampler.holds(record.candidate):
+                found.update(dict.fromkeys(sampler.neighbours(record.candidate)))
+    fresh = [c for c in found if c not in state.proposed]
+    ranked = dict(zip(fresh, merit(fresh).tolist(), strict=True)) if fresh else {}
+    return sorted(ranked, key=lambda c: -ranked[c])[:n]
 
 
 def _diverse(
@@ -93,14 +108,9 @@ def _diverse(
 def _scores(state: SearchState, candidates: Sequence[Candidate], model: CostModel) -> list[float | None]:
     if not model.trained or not candidates:
         return [None] * len(candidates)
-    scores = model.predict(_features(state, candidates)).scores
+    scores = _predict(state, candidates, model).scores
     return [float(s) for s in np.clip(scores, 0.0, 1.0)]
 
 
-def _features(state: SearchState, candidates: Sequence[Candidate]) -> list[dict[str, float]]:
-    """Every proposed candidate is of a current sketch, so each has features."""
-    rows = []
-    for candidate in candidates:
-        features = state.featuriser.of(candidate, state.task.workload, state.task.target)
-        rows.append(dict(features or {}))
-    return rows
+def _predict(state: SearchState, candidates: Sequence[Candidate], model: CostModel) -> Predictions:
+    return state.featuriser.predict(model, candidates, state.task.workload, state.task.target)

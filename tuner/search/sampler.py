@@ -76,6 +76,12 @@ class SpaceSampler:
                 return self.space.candidate(knobs)
         return None
 
+    def neighbours(self, candidate: Candidate) -> list[Candidate]:
+        """Every legal candidate that differs in one knob by one step, in the order of the knobs."""
+        knobs = candidate.knobs
+        steps = [{**knobs, k.name: v} for k in self._open for v in k.neighbours(knobs[k.name])]
+        return [self.space.candidate(step) for step in steps if self._is_legal(step)]
+
     def cross(self, a: Candidate, b: Candidate, rng: np.random.Generator) -> Candidate | None:
         """Each open knob from one parent or the other, as long as the mix is legal."""
         left, right = a.knobs, b.knobs
@@ -95,7 +101,9 @@ class SpaceSampler:
         """A uniform draw over the legal points by rejection; after the last try, a repaired illegal one."""
         knobs: Knobs = {}
         for _ in range(self.config.tries):
-            knobs = {**self.space.fixed, **{k.name: _any(k, rng) for k in self.space.knobs}}
+            at = rng.random(len(self.space.knobs)).tolist()  # one call to the rng a point: it costs more than the rest
+            values = {k.name: k.values[int(x * len(k.values))] for k, x in zip(self.space.knobs, at, strict=True)}
+            knobs = {**self.space.fixed, **values}
             if self._is_legal(knobs):
                 return self.space.candidate(knobs)
         return self._repair(knobs, rng)

@@ -77,60 +77,81 @@ function workloadNames() {
   );
 }
 
+/** A kernel's time with its unit, as the tables write it. */
+function seconds(value) {
+  for (const [scale, unit] of [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]]) {
+    if (value >= scale) return `${Number((value / scale).toPrecision(3))} ${unit}`;
+  }
+  return `${Number((value * 1e9).toPrecision(3))} ns`;
+}
+
+/** 1, 2 and 5 times each power of ten round the data: a log axis that reads well over one decade and over five. */
+function ticks(lines) {
+  const all = lines.flatMap((line) => line.y);
+  const [low, high] = [Math.min(...all), Math.max(...all)];
+  const values = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
+    for (const step of high / low > 1000 ? [1] : [1, 2, 5]) values.push(step * 10 ** power);
+  }
+  return { tickvals: values, ticktext: values.map(seconds) };
+}
+
+function line(points, y) {
+  const values = points.map(y);
+  return { x: points.map((p) => p.number), y: values, text: values.map(seconds) };
+}
+
 function traces(progress) {
   const names = workloadNames();
   const out = [];
   for (const { task, baseline, points } of progress.items) {
-    const line = colour(`--s${task % 8}`);
+    const shade = colour(`--s${task % 8}`);
     // Names are shown as text: angle brackets would be read as markup by the chart library.
     const name = (names[task] || `task ${task}`).replace(/[<>&]/g, " ");
     const best = points.filter((p) => p.best_latency_s !== null);
     if (!best.length) continue;
     const valid = points.filter((p) => p.latency_s !== null);
-    const common = { legendgroup: String(task), hovertemplate: "trial %{x}: %{y:.4g} ms<extra>%{fullData.name}</extra>" };
+    const common = { legendgroup: String(task), hovertemplate: "trial %{x}: %{text}<extra>%{fullData.name}</extra>" };
     out.push({
       ...common,
-      x: valid.map((p) => p.number),
-      y: valid.map((p) => p.latency_s * 1e3),
+      ...line(valid, (p) => p.latency_s),
       name,
       mode: "markers",
       showlegend: false,
-      marker: { color: line, size: 5, opacity: 0.35 },
+      marker: { color: shade, size: 5, opacity: 0.35 },
     });
     out.push({
       ...common,
-      x: best.map((p) => p.number),
-      y: best.map((p) => p.best_latency_s * 1e3),
+      ...line(best, (p) => p.best_latency_s),
       name,
       mode: "lines",
-      line: { color: line, width: 2.2, shape: "hv" },
+      line: { color: shade, width: 2.2, shape: "hv" },
     });
     if (baseline && baseline.latency_s !== null) {
-      const ends = [points[0].number, points[points.length - 1].number];
       out.push({
         ...common,
-        x: ends,
-        y: ends.map(() => baseline.latency_s * 1e3),
+        ...line([points[0], points[points.length - 1]], () => baseline.latency_s),
         name: `${baseline.name}`.replace(/[<>&]/g, " "),
         mode: "lines",
         showlegend: false,
-        line: { color: line, width: 1.4, dash: "dash" },
+        line: { color: shade, width: 1.4, dash: "dash" },
       });
     }
   }
   return out;
 }
 
-function layout(many) {
+function layout(lines) {
+  const many = new Set(lines.map((trace) => trace.legendgroup)).size > 1;
   const text = colour("--muted");
   const grid = colour("--line");
   return {
-    margin: { l: 62, r: 18, t: 8, b: 44 },
+    margin: { l: 76, r: 18, t: 8, b: 44 },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: text },
     xaxis: { title: { text: "trial" }, gridcolor: grid, zeroline: false, rangemode: "tozero", linecolor: grid },
-    yaxis: { title: { text: "latency, ms" }, type: "log", gridcolor: grid, linecolor: grid, dtick: "D2", exponentformat: "none" },
+    yaxis: { title: { text: "latency" }, type: "log", gridcolor: grid, linecolor: grid, ...ticks(lines) },
     showlegend: many,
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     hoverlabel: { bgcolor: colour("--card"), bordercolor: grid, font: { color: colour("--text") } },
@@ -144,8 +165,7 @@ async function drawCurve(job) {
   document.getElementById("curve-empty").hidden = lines.length > 0;
   curve.hidden = lines.length === 0;
   if (!lines.length || !window.Plotly) return;
-  const many = new Set(lines.map((line) => line.legendgroup)).size > 1;
-  await window.Plotly.react(curve, lines, layout(many), { displayModeBar: false, responsive: true });
+  await window.Plotly.react(curve, lines, layout(lines), { displayModeBar: false, responsive: true });
 }
 
 // --- one job --------------------------------------------------------------------------------------------------------

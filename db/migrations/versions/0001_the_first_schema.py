@@ -50,6 +50,7 @@ def upgrade() -> None:
     sa.Column('idempotency_key', sa.String(length=64), nullable=True),
     sa.Column('target_kind', sa.String(length=16), nullable=False),
     sa.Column('state', sa.String(length=16), nullable=False),
+    sa.Column('waiting', sa.Boolean(), nullable=False),
     sa.Column('stop_reason', sa.String(length=32), nullable=True),
     sa.Column('error_code', sa.String(length=64), nullable=True),
     sa.Column('error_message', sa.Text(), nullable=True),
@@ -72,8 +73,7 @@ def upgrade() -> None:
     sa.UniqueConstraint('idempotency_key', name=op.f('uq_jobs_idempotency_key'))
     )
     with op.batch_alter_table('jobs', schema=None) as batch_op:
-        batch_op.create_index('ix_jobs_claim', ['claim_rank', 'created_at', 'id'], unique=False, sqlite_where=sa.text("state IN ('queued', 'interrupted')"), postgresql_where=sa.text("state IN ('queued', 'interrupted')"))
-        batch_op.create_index('ix_jobs_lease', ['lease_expires_at'], unique=False, sqlite_where=sa.text("state = 'running'"), postgresql_where=sa.text("state = 'running'"))
+        batch_op.create_index('ix_jobs_claim', ['claim_rank', 'created_at', 'id'], unique=False, sqlite_where=sa.text('waiting'), postgresql_where=sa.text('waiting'))
         batch_op.create_index('ix_jobs_newest', ['created_at', 'id'], unique=False)
         batch_op.create_index('ix_jobs_state_newest', ['state', 'created_at', 'id'], unique=False)
 
@@ -252,8 +252,7 @@ def downgrade() -> None:
     with op.batch_alter_table('jobs', schema=None) as batch_op:
         batch_op.drop_index('ix_jobs_state_newest')
         batch_op.drop_index('ix_jobs_newest')
-        batch_op.drop_index('ix_jobs_lease', sqlite_where=sa.text("state = 'running'"), postgresql_where=sa.text("state = 'running'"))
-        batch_op.drop_index('ix_jobs_claim', sqlite_where=sa.text("state IN ('queued', 'interrupted')"), postgresql_where=sa.text("state IN ('queued', 'interrupted')"))
+        batch_op.drop_index('ix_jobs_claim', sqlite_where=sa.text('waiting'), postgresql_where=sa.text('waiting'))
 
     op.drop_table('jobs')
     with op.batch_alter_table('devices', schema=None) as batch_op:

@@ -8,8 +8,8 @@ from search_space.attention import AttentionWorkload
 from search_space.knob import Knobs
 from search_space.lowered import Lowered
 from search_space.lowering import attention_tiles as parts
-from search_space.lowering import vector_math as vm
-from search_space.lowering.attention_problem import NO_MAXIMUM, Operands, Problem, local, scratch
+from search_space.lowering.attention_online import OnlineRows
+from search_space.lowering.attention_problem import Operands, Problem, scratch
 from search_space.lowering.attention_tiles import Tiles
 from search_space.sketches.cpu_attention_fused.space import block_keys, slice_rows, slices
 from search_space.target import Target
@@ -48,13 +48,10 @@ class _Slice:
         self.kv_head = T.Bind(T.floormod(head, tiles.problem.workload.heads_kv))
         self.first_row = T.Bind(T.floormod(task, per_head) * rows)
         self.count = T.Bind(T.min(T.int32(rows), T.int32(self.problem.rows) - self.first_row))
-        width = tiles.columns * tiles.tile_v
         self.keys = scratch(tiles.block * tiles.dim)
-        self.values = scratch(tiles.block * width) if tiles.pack_v else None
+        self.values = scratch(tiles.block * tiles.columns * tiles.tile_v) if tiles.pack_v else None
         self.queries = scratch(rows * tiles.dim)
-        self.sums = scratch(rows * width)
-        self.row_max = scratch(rows)
-        self.row_sum = scratch(rows)
+        self.state = OnlineRows(tiles, rows)
         self.scores = scratch(tiles.tile_m * tiles.pitch)
 
     def emit(self) -> None:
@@ -62,7 +59,7 @@ class _Slice:
         padded = T.Bind(T.floordiv(self.count + (t.tile_m - 1), t.tile_m) * t.tile_m)
         where = (self.batch, self.kv_head)
         parts.pack_queries(t, self.operands.q, self.queries, *where, self.first_row, padded)
-        self._clear(padded)
+        self.state.clear(padded)
         first, last = self._keys_of_slice()
         with T.serial(0, T.floordiv(T.max(last - first, T.int32(0)) + (t.block - 1), t.block)) as kb:
             key = T.Bind(first + kb * t.block)
@@ -74,20 +71,12 @@ class _Slice:
                 parts.pack_values(t, self.operands.v, self.values, *where, key, count)
             with T.serial(0, T.floordiv(padded, t.tile_m)) as tile:
                 self._tile(tile * t.tile_m, key, held)
-        self._write()
+        self.state.write(self.operands, *where, self.first_row, self.count)
 
     def _keys_of_slice(self):
         """(first, last) of the keys that some row of the slice sees, the first one at the start of a key tile."""
         first, last = self.problem.visible_to_any(self.first_row, self.rows)
         return T.Bind(T.floordiv(first, self.tiles.tile_n) * self.tiles.tile_n), T.Bind(last)
-
-    def _clear(self, padded) -> None:
-        t = self.tiles
-        with T.serial(0, padded) as i:
-            T.buffer_store(self.row_max, T.float32(NO_MAXIMUM), [i])
-            T.buffer_store(self.row_sum, T.float32(0.0), [i])
-        with T.serial(0, padded * (t.columns * t.tile_v // t.lanes)) as e:
-            vm.store(self.sums, e * t.lanes, vm.f32(0.0, t.lanes), t.lanes)
 
     def _tile(self, row, key, held) -> None:
         """One tile of queries against the block of `held` keys from `key` on; `row` counts from the slice's first."""
@@ -97,62 +86,20 @@ class _Slice:
         begin = T.Bind(T.floordiv(T.max(first - key, T.int32(0)), t.tile_n))
         end = T.Bind(T.min(last - key, held))
         with T.If(end > begin * t.tile_n), T.Then():
-            alpha = local(t.tile_m)
             key_tiles = T.Bind(T.floordiv(end + (t.tile_n - 1), t.tile_n))
             free = [T.Bind(e) for e in self.problem.visible_to_all(at, t.tile_m)]
             with T.serial(begin, key_tiles) as jt:
                 parts.score_tile(t, self._query(row), self.keys, self.scores, jt)
                 parts.hide(t, self.scores, at, key, jt, *free)
-            self._softmax(row, begin * (t.tile_n // t.lanes), key_tiles * (t.tile_n // t.lanes), alpha)
-            steps = T.floordiv(end + (t.unroll - 1), t.unroll) * t.unroll
-            self._output(row, key, begin * t.tile_n, T.Bind(steps), alpha)
+            per_tile = t.tile_n // t.lanes
+            alpha = self.state.exponentiate(self.scores, row, begin * per_tile, key_tiles * per_tile)
+            steps = T.Bind(T.floordiv(end + (t.unroll - 1), t.unroll) * t.unroll)
+            self.state.accumulate(self.scores, row, begin * t.tile_n, steps, alpha, self._values(key))
+
+    def _values(self, key):
+        if self.tiles.pack_v:
+            return parts.values_packed(self.tiles, self.values)
+        return parts.values_in_place(self.tiles, self.operands.v, self.batch, self.kv_head, key)
 
     def _query(self, row):
         return lambda i, d: self.queries[(row + i) * self.tiles.dim + d]
-
-    def _softmax(self, row, begin, end, alpha) -> None:
-        """Online softmax (arXiv:1805.02867): new maxima, the old sums scaled by alpha = 2^(old - new maximum)."""
-        with T.serial(0, self.tiles.tile_m) as i:
-            old = T.Bind(self.row_max[row + i])
-            new = T.Bind(T.max(old, parts.row_maximum(self.tiles, self.scores, i, begin, end)))
-            factor = T.Bind(vm.exp2_nonpositive(old - new, 1))
-            total = parts.exponentiate_row(self.tiles, self.scores, i, begin, end, new)
-            T.buffer_store(self.row_max, new, [row + i])
-            T.buffer_store(self.row_sum, self.row_sum[row + i] * factor + total, [row + i])
-            T.buffer_store(alpha, factor, [i])
-
-    def _output(self, row, key, begin, end, alpha) -> None:
-        t, lanes = self.tiles, self.tiles.lanes
-        with T.serial(0, t.columns) as vo:
-            acc = local(t.tile_m * t.tile_v)
-            cells = [(i, c, i * t.tile_v + c) for i in range(t.tile_m) for c in range(0, t.tile_v, lanes)]
-            for i, c, cell in cells:
-                old = vm.load(self.sums, self._sum(row + i, vo) + c, lanes)
-                vm.store(acc, cell, old * vm.splat(alpha[i], lanes), lanes)
-            parts.output_tile(t, self.scores, self._value(key, vo), acc, begin, end)
-            for i, c, cell in cells:
-                vm.store(self.sums, self._sum(row + i, vo) + c, vm.load(acc, cell, lanes), lanes)
-
-    def _sum(self, row, vo):
-        """Offset of a row's running output; each column tile has columns of its own, those of the shifted one too."""
-        return (row * self.tiles.columns + vo) * self.tiles.tile_v
-
-    def _value(self, key, vo):
-        t = self.tiles
-        if t.pack_v:
-            return lambda j, c: vm.load(self.values, (vo * t.block + j) * t.tile_v + c, t.lanes)
-        row = T.Bind(self.problem.key_row(self.batch, self.kv_head, key, self.problem.workload.head_dim_v))
-        step = self.problem.key_pitch(self.problem.workload.head_dim_v)
-        start = T.Bind(row + t.column(vo))
-        return lambda j, c: vm.load(self.operands.v, start + T.cast(j, "int64") * step + c, t.lanes)
-
-    def _write(self) -> None:
-        """Divides by the row sums; a row that saw no key is 0, its log-sum-exp -inf."""
-        dim = self.problem.workload.head_dim_v
-        with T.serial(0, self.count) as i:
-            total = T.Bind(self.row_sum[i])
-            inverse = T.Bind(T.Select(total > T.float32(0.0), T.float32(1.0) / total, T.float32(0.0)))
-            to = T.Bind(self.problem.query_row(self.batch, self.kv_head, self.first_row + i, dim))
-            parts.write_row(self.tiles, self.operands.o, to, self.sums, lambda vo: self._sum(i, vo), inverse)
-            row = (self.batch, self.kv_head, self.first_row + i)
-            parts.write_lse(self.problem, self.operands.lse, row, self.row_max[i], total)

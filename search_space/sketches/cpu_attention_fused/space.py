@@ -12,6 +12,7 @@ from search_space.cpu_attention import (
     as_attention,
     column_tiles,
     grain_features,
+    nearest_choice,
     row_tiles,
     share,
     tile_features,
@@ -125,27 +126,17 @@ class CpuAttentionFused(CpuAttentionSketch):
     def seeds(self, workload: Workload, target: Target) -> tuple[Knobs, ...]:
         """Full register tiles over blocks of 256 and 512 keys, in slices that keep every core busy."""
         w, g = as_attention(workload), Geometry.of(as_attention(workload), target)
-        domains = {k.name: k.values for k in self.knobs(w, target)}
-        wanted = []
+        wanted: list[Knobs] = []
         shapes = ((6, 2), (4, 2), (4, 3)) if g.unit.registers <= 16 else ((8, 2), (12, 2), (4, 4), (14, 2))
         for tile_m, vectors in shapes:
             for block_n, block_m in ((512, 128), (256, 512)):
-                choice: Knobs = {
-                    "tile_m": _nearest(domains["tile_m"], tile_m),
-                    "tile_n": _nearest(domains["tile_n"], vectors * g.unit.lanes),
-                    "tile_v": _nearest(domains["tile_v"], vectors * g.unit.lanes),
-                    "block_n": _nearest(domains["block_n"], block_n),
-                    "block_m": _nearest(domains["block_m"], block_m),
-                    "unroll": 1,
-                    "pack_v": w.dtype != "float32" or w.head_dim_v < g.unit.lanes,
-                }
+                width = vectors * g.unit.lanes
+                pack_v = w.dtype != "float32" or w.head_dim_v < g.unit.lanes
+                sizes = {"tile_m": tile_m, "tile_n": width, "tile_v": width, "block_n": block_n, "block_m": block_m}
+                choice = nearest_choice(self.knobs(w, target), {**sizes, "unroll": 1, "pack_v": pack_v})
                 if choice not in wanted and self.violated(w, target, choice) is None:
                     wanted.append(choice)
         return tuple(wanted)
-
-
-def _nearest(values: tuple[int | bool | str, ...], wanted: int) -> int:
-    return min((int(v) for v in values), key=lambda v: (abs(v - wanted), v))
 
 
 SKETCH = CpuAttentionFused()

@@ -1,15 +1,16 @@
-"""The fused CPU attention sketch against the formula in float64: every mask, layout, type and tail."""
+"""The CPU attention sketches against the formula in float64: every mask, layout, type and tail."""
 
 import random
 
 import pytest
-from tests.search_space.attention_support import attention, check_choice, host_target, random_inputs
 
 from search_space.attention import AttentionWorkload
 from search_space.knob import Knobs
-from search_space.registry import get_sketch
+from search_space.registry import all_sketches
+from search_space.sketch import Sketch
+from tests.search_space.attention_support import attention, check_choice, host_target, random_inputs
 
-SKETCH = "cpu_attention_fused"
+SKETCHES = tuple(s for s in all_sketches().values() if s.op == "attention" and s.target_kind == "cpu")
 TARGET = host_target()
 
 CASES = {
@@ -43,22 +44,21 @@ CASES = {
 }
 
 
-def some_legal(w: AttentionWorkload, rng: random.Random, count: int) -> list[Knobs]:
-    """`count` legal choices, drawn without preference."""
-    sketch = get_sketch(SKETCH)
+def random_legal(sketch: Sketch, w: AttentionWorkload, rng: random.Random) -> Knobs:
+    """A legal choice, drawn without preference."""
     domains = sketch.knobs(w, TARGET)
-    found: list[Knobs] = []
-    while len(found) < count:
+    while True:
         choice = {k.name: rng.choice(k.values) for k in domains}
         if sketch.violated(w, TARGET, choice) is None:
-            found.append(choice)
-    return found
+            return choice
 
 
-@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("sketch", SKETCHES, ids=lambda s: s.name)
 @pytest.mark.parametrize("name", CASES)
-def test_matches_reference(name: str, layout: str) -> None:
-    """A random legal choice of each case, with the log-sum-exp."""
-    w = attention(**CASES[name], dtype="float32", layout=layout, lse=True)
-    for knobs in some_legal(w, random.Random(f"{name} {layout}"), 1):
-        check_choice(SKETCH, w, TARGET, knobs, random_inputs(w))
+def test_matches_reference(name: str, sketch: Sketch) -> None:
+    """A random legal choice of each case, layouts and log-sum-exp in turn."""
+    rng = random.Random(f"{name} {sketch.name}")
+    w = attention(**CASES[name], dtype="float32", layout=rng.choice(["bhsd", "bshd"]), lse=rng.random() < 0.7)
+    if sketch.refusal(w, TARGET) is not None:
+        pytest.skip(str(sketch.refusal(w, TARGET)))
+    check_choice(sketch.name, w, TARGET, random_legal(sketch, w, rng), random_inputs(w))
