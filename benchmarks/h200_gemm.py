@@ -27,7 +27,8 @@ _RESTARTS = 12
 
 def compile_all(folder: Path, jobs: int) -> None:
     """Cubins beside the sources; NAME.log holds ptxas's report."""
-    from workers.build.cuda import CudaBuildError, compile_source
+    from workers.build.cuda import compile_source
+    from workers.build.result import BuildError
 
     def one(path: Path) -> str:
         target = path.with_suffix(".cubin")
@@ -35,7 +36,7 @@ def compile_all(folder: Path, jobs: int) -> None:
             return ""
         try:
             code, report = compile_source(path.read_text(), "sm_90a", timeout_s=120)
-        except CudaBuildError as error:
+        except BuildError as error:
             path.with_suffix(".error").write_text(str(error))
             return path.stem
         path.with_suffix(".log").write_text(report)

@@ -1,6 +1,7 @@
 """From the logs of `benchmarks.h200_gemm race` to the result file and the compact records.
 
-    python -m benchmarks.h200_report LOG... --out docs/results/h200_gemm.json --records benchmarks/records/h200_gemm.jsonl.gz
+    python -m benchmarks.h200_report LOG... --out docs/results/h200_gemm.json \\
+        --records benchmarks/records/h200_gemm.jsonl.gz
 """
 
 import argparse
@@ -23,15 +24,16 @@ from tuner.outcome import Outcome
 ROOF_BYTES_PER_S = 4.3e12
 ROOF_FLOPS_PER_S = 7.9e14
 PROTOCOL = (
-    "Every candidate is first checked twice on two inputs, with the output poisoned by NaN: random normal (against float64, "
-    "|C - C64| <= (16 + 4 sqrt k) 2^-24 |A||B| + one rounding of the output) and cancelling sums (exact equality). Then a "
-    "probe of one to three graph replays; over 1.5 times the best it is dropped. The best five, the best three with dependent "
-    "launch and torch.matmul (cuBLAS) take turns in random order over 12-30 rounds; a round is one replay of a CUDA graph of "
-    "back-to-back launches over rotating input sets of four times L2 together (at most 64 sets; cache says warm where that is "
-    "less than twice L2), CUDA events round it. The winner is chosen on the first third of the rounds, latency_s and ratio "
-    "(median of paired ratios, 95 % bootstrap interval) come from the others; then it is checked again. Prebuilt cubins with "
-    "run-time extents: trials counts the candidates tried on the shape, wall_s all that its race took, compilation excluded. "
-    "roof_fraction: max(bytes once / 4.3 TB/s, flops / 790 TFLOP/s) over latency_s."
+    "Every candidate is first checked twice on two inputs, with the output poisoned by NaN: random normal "
+    "(against float64, |C - C64| <= (16 + 4 sqrt k) 2^-24 |A||B| + one rounding of the output) and cancelling "
+    "sums (exact equality). Then a probe of one to three graph replays; over 1.5 times the best it is dropped. "
+    "The best five, the best three with dependent launch and torch.matmul (cuBLAS) take turns in random order "
+    "over 12-30 rounds; a round is one replay of a CUDA graph of back-to-back launches over rotating input sets "
+    "of four times L2 together (at most 64 sets; cache says warm where that is less than twice L2), CUDA events "
+    "round it. The winner is chosen on the first third of the rounds, latency_s and ratio (median of paired "
+    "ratios, 95 % bootstrap interval) come from the others; then it is checked again. Prebuilt cubins with run- "
+    "time extents: trials counts the candidates tried on the shape, wall_s all that its race took, compilation "
+    "excluded. roof_fraction: max(bytes once / 4.3 TB/s, flops / 790 TFLOP/s) over latency_s."
 )
 Row = dict[str, Any]
 
@@ -78,7 +80,9 @@ def roof_fraction(w: GemmWorkload, latency_s: float) -> float:
     return max(w.min_bytes() / ROOF_BYTES_PER_S, w.flops() / ROOF_FLOPS_PER_S) / latency_s
 
 
-def make_row(suite: str, w: GemmWorkload, shapes: Shapes, index: int, by: dict[str, Candidate], launch: str) -> Row | None:
+def make_row(
+    suite: str, w: GemmWorkload, shapes: Shapes, index: int, by: dict[str, Candidate], launch: str
+) -> Row | None:
     final = shapes.finals.get(index)
     if final is None or launch not in final["final"]:
         return None

@@ -1,4 +1,4 @@
-"""The child process that owns the GPU: checks and times the candidates of one shape after another, says so in JSON lines.
+"""The child process that owns the GPU: checks and times the candidates of one shape after another, in JSON lines.
 
 A hang or a sticky CUDA error costs the candidate that was announced last; the parent starts a new child for the rest.
 """

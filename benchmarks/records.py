@@ -39,7 +39,8 @@ def write_records(path: Path, records: Iterable[Recorded], environment: Mapping[
         if r.candidate.key not in candidates:
             candidates[r.candidate.key] = len(candidates)
             lines.append(json.dumps({"candidate": r.candidate.to_json(), "id": candidates[r.candidate.key]}))
-        line: dict[str, object] = {"w": workloads[r.workload.key], "c": candidates[r.candidate.key], "o": r.outcome.value}
+        at, chosen = workloads[r.workload.key], candidates[r.candidate.key]
+        line: dict[str, object] = {"w": at, "c": chosen, "o": r.outcome.value}
         if r.run_secs:
             line["us"] = [round(t * 1e6, 3) for t in r.run_secs]
         if r.max_rel_err is not None:

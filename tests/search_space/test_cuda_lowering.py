@@ -1,4 +1,4 @@
-"""The Hopper GEMM sketches through TVM and nvcc, without a GPU: every one lowers, cubins stay within what is declared."""
+"""The Hopper GEMM sketches through TVM and nvcc, without a GPU: all lower, cubins stay within what is declared."""
 
 import importlib
 import random
@@ -14,6 +14,7 @@ from search_space.lowered import Lowered
 from search_space.registry import get_sketch
 from search_space.target import Target
 from workers.build import cuda
+from workers.build.result import BuildToolMissing
 
 H200 = Target(kind="cuda", arch="sm_90a", model="NVIDIA H200", cores=132, l2_bytes=60 << 20, shared_bytes=227 * 1024)
 DECODE = {"m": 16, "n": 6144, "k": 4096, "dtype": "bf16", "trans_b": True, "b_constant": True}
@@ -22,8 +23,9 @@ ODD = {"m": 2047, "n": 2047, "k": 2047, "dtype": "bf16", "trans_b": True, "epilo
 BATCH = {"m": 100, "n": 200, "k": 96, "batch": 3, "dtype": "bf16", "epilogue": "bias+silu"}
 
 _TILE: Knobs = {
-    "block_m": 128, "block_n": 128, "block_k": 64, "stages": 2, "consumers": 2, "schedule": "cooperative", "cluster_m": 1,
-    "cluster_n": 1, "store": "tma", "group": 8, "by_n": False, "persistent": True, "dependent": False, "dealing": "even",
+    "block_m": 128, "block_n": 128, "block_k": 64, "stages": 2, "consumers": 2, "schedule": "cooperative",
+    "cluster_m": 1, "cluster_n": 1, "store": "tma", "group": 8, "by_n": False, "persistent": True, "dependent": False,
+    "dealing": "even",
 }  # fmt: skip
 _SKINNY: Knobs = {
     "pad_m": 16, "rows": 64, "block_k": 128, "stages": 2, "consumers": 1, "split": 2, "share": 1, "blocks_per_sm": 1,
@@ -65,7 +67,7 @@ def lower(w: GemmWorkload, candidate: Candidate) -> Lowered:
 def compile_or_skip(lowered: Lowered) -> cuda.Cubin:
     try:
         cuda.find_nvcc()
-    except cuda.CompilerMissing as error:
+    except BuildToolMissing as error:
         pytest.skip(str(error))
     return cuda.build_cubin(lowered, H200, timeout_s=240)
 
@@ -99,7 +101,7 @@ def test_every_sketch_lowers_to_cuda_source(edge: tuple[str, dict[str, object], 
 def _pool_end(source: str) -> int:
     """Bytes of shared memory the kernel touches: behind its last barrier."""
     offsets = [int(n) for n in re.findall(r"uint64_t\*\)pool_buf_ptr\)\[\(.*? \+ (\d+)\)\]\)", source)]
-    barriers = sorted({n for n in offsets})
+    barriers = sorted(set(offsets))
     step = barriers[1] - barriers[0]
     return (barriers[-1] + (step if len(barriers) == 2 else 2)) * 8
 
@@ -135,7 +137,7 @@ def test_a_missing_compiler_is_reported_with_what_to_install(monkeypatch: pytest
     monkeypatch.setattr(cuda.shutil, "which", lambda _name: None)
     monkeypatch.setattr(cuda.sysconfig, "get_paths", lambda: {"purelib": "/nonexistent"})
     try:
-        with pytest.raises(cuda.CompilerMissing, match="pip install nvidia-cuda-nvcc"):
+        with pytest.raises(BuildToolMissing, match="pip install nvidia-cuda-nvcc"):
             cuda.find_nvcc()
     finally:
         cuda.find_nvcc.cache_clear()

@@ -90,7 +90,8 @@ class CudaKernel(Kernel):
             try:
                 self._programs[device] = CudaProgram(self.artifact.files[CUBIN], self._launch)  # type: ignore[arg-type]
             except CudaError as error:
-                raise ArtifactError(f"the artifact does not run on this device ({error}): tune on this machine") from None
+                message = f"the artifact does not run on this device ({error}): tune on this machine"
+                raise ArtifactError(message) from None
 
         def allocate(_name: str, nbytes: int, zero: bool) -> tuple[object, int]:
             make = self._torch.zeros if zero else self._torch.empty

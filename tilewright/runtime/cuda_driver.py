@@ -1,4 +1,4 @@
-"""The few calls of the CUDA driver that a cubin needs, through ctypes. CUDA driver API reference, version 12 and later."""
+"""The few calls of the CUDA driver that a cubin needs, through ctypes (CUDA driver API, version 12 and later)."""
 
 import ctypes
 import functools

@@ -1,4 +1,4 @@
-"""A cubin with its launch description: bound to addresses once, then launched for the price of one driver call a kernel.
+"""A cubin with its launch description: bound to addresses once, then one driver call a kernel.
 
 The description (plain JSON, made by a sketch's `lower`) holds `workspace` (name -> {nbytes, zero}), and `kernels`, a
 list of {symbol, grid, block, cluster, shared_bytes, dependent, arguments, parameters}: `arguments` says what each

@@ -5,6 +5,7 @@ compiler's own report of registers, spills and shared memory is read instead of 
 """
 
 import functools
+import importlib.metadata
 import re
 import shutil
 import subprocess
@@ -17,6 +18,9 @@ from typing import Any
 
 from search_space.lowered import Lowered
 from search_space.target import Target
+from tilewright.runtime.cuda import CUBIN
+from workers.build.build import Backend, Compiled, first_message
+from workers.build.result import BuildError, BuildToolMissing
 
 FLAGS = ("-O3", "-std=c++17", "--use_fast_math", "--expt-relaxed-constexpr", "-w", "-Xptxas=-v")
 _PARAMETER = re.compile(r"(\w+)\s*$")
@@ -24,14 +28,6 @@ _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
-
-
-class CompilerMissing(RuntimeError):
-    """No CUDA compiler on this machine; the message says what to install."""
-
-
-class CudaBuildError(RuntimeError):
-    """nvcc refused the source; the message ends with its own words."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +54,13 @@ class Cubin:
 
 @functools.cache
 def find_nvcc() -> str:
-    """Path of nvcc: on PATH, or where the pip package nvidia-cuda-nvcc puts it. Raises CompilerMissing."""
+    """Path of nvcc: on PATH, or where the pip package nvidia-cuda-nvcc puts it. Raises BuildToolMissing."""
     if (found := shutil.which("nvcc")) is not None:
         return found
     site = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
     for candidate in sorted(site.glob("*/bin/nvcc")):
         return str(candidate)
-    raise CompilerMissing(
+    raise BuildToolMissing(
         "no CUDA compiler: nvcc is neither on PATH nor installed by pip; "
         "pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 "
         "nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85"
@@ -81,11 +77,18 @@ def compiler_version() -> str:
 
 def cuda_source(lowered: Lowered, target: Target) -> str:
     """The CUDA C++ that TVM makes of every PrimFunc of the module."""
-    import tvm
-
+    try:
+        import tvm
+    except ImportError as error:
+        raise BuildToolMissing(f"TVM cannot be imported ({error}): pip install 'tilewright[service]'") from error
     device = tvm.target.Target({"kind": "cuda", "arch": target.arch})
-    with device:
-        executable = tvm.compile(lowered.module, target=device, tir_pipeline="tirx")
+    try:
+        with device:
+            executable = tvm.compile(lowered.module, target=device, tir_pipeline="tirx")
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise BuildError(first_message(error)) from error
     return str(executable.mod.imports[0].inspect_source())
 
 
@@ -113,17 +116,21 @@ def _parameters(text: str) -> list[str]:
 
 
 def compile_source(source: str, arch: str, timeout_s: float = 60.0) -> tuple[bytes, str]:
-    """(cubin, ptxas's report). Raises CompilerMissing, CudaBuildError, or subprocess.TimeoutExpired."""
+    """(cubin, ptxas's report). Raises BuildToolMissing or BuildError."""
     nvcc = find_nvcc()
     number = arch.removeprefix("sm_")
     with tempfile.TemporaryDirectory() as folder:
         path, out = Path(folder) / "kernel.cu", Path(folder) / "kernel.cubin"
         path.write_text(source)
-        command = [nvcc, "--cubin", f"-gencode=arch=compute_{number},code=sm_{number}", *FLAGS, "-o", str(out), str(path)]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+        machine = f"-gencode=arch=compute_{number},code=sm_{number}"
+        command = [nvcc, "--cubin", machine, *FLAGS, "-o", str(out), str(path)]
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise BuildError(f"nvcc did not end within {timeout_s:g} s") from None
         report = ran.stdout + ran.stderr
         if ran.returncode:
-            raise CudaBuildError(f"nvcc ended with {ran.returncode}: {report[-2000:]}")
+            raise BuildError(f"nvcc ended with {ran.returncode}: {report[-2000:]}")
         return out.read_bytes(), report
 
 
@@ -141,10 +148,28 @@ def read_report(report: str) -> tuple[KernelReport, ...]:
 
 
 def build_cubin(lowered: Lowered, target: Target, timeout_s: float = 60.0) -> Cubin:
-    """Raises CompilerMissing, CudaBuildError, subprocess.TimeoutExpired, or what TVM raises on a bad module."""
+    """Raises BuildToolMissing or BuildError."""
     assert lowered.launch is not None, "a GPU sketch's lowering gives a launch description"
     source = cuda_source(lowered, target)
     launch = with_parameters(lowered.launch, source)
     code, report = compile_source(source, target.arch, timeout_s)
     serialised = bool(re.search(r"C75(10|14|15)|C7602|serializ", report))
     return Cubin(code, source, launch, read_report(report), serialised)
+
+
+def compile_cuda(lowered: Lowered, target: Target) -> Compiled:
+    """Raises BuildError when the kernel spills: such a kernel is never the fastest, and rarely what was meant."""
+    built = build_cubin(lowered, target)
+    spilled = [f"{r.symbol} ({r.spill_bytes} bytes)" for r in built.reports if r.spill_bytes]
+    if spilled:
+        raise BuildError(f"registers spill in {', '.join(spilled)}")
+    report = [f"// {r.symbol}: {r.registers} registers, {r.stack_bytes} bytes of stack" for r in built.reports]
+    return Compiled("cubin", {CUBIN: built.code}, built.launch, "\n".join([*report, built.source]))
+
+
+def identity() -> Mapping[str, str]:
+    """What compiled it, for the manifest and the cache key."""
+    return {"tvm": importlib.metadata.version("apache-tvm"), "compiler": compiler_version(), "flags": " ".join(FLAGS)}
+
+
+BACKEND = Backend(compile_cuda, identity)

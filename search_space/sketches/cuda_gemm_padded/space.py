@@ -67,10 +67,10 @@ class CudaGemmPadded(Sketch):
     def seeds(self, workload: Workload, target: Target) -> tuple[Knobs, ...]:
         chosen: list[Knobs] = []
         for block_m, block_n, consumers, cluster_m, cluster_n in _SEEDS:
-            knobs: Knobs = dict(
-                block_m=block_m, block_n=block_n, block_k=64, stages=2, consumers=consumers, schedule="cooperative",
-                cluster_m=cluster_m, cluster_n=cluster_n, store="rows", group=8,
-            )  # fmt: skip
+            knobs: Knobs = {
+                "block_m": block_m, "block_n": block_n, "block_k": 64, "stages": 2, "consumers": consumers,
+                "schedule": "cooperative", "cluster_m": cluster_m, "cluster_n": cluster_n, "store": "rows", "group": 8,
+            }  # fmt: skip
             filled = common.most_stages(self, workload, target, knobs)
             if filled is not None:
                 chosen.append(filled)

@@ -140,10 +140,10 @@ class CudaGemmSkinny(Sketch):
             (2, 1, 1, 128, 1), (2, 1, 1, 128, 2), (2, 1, 2, 128, 2), (1, 1, 1, 128, 1), (1, 1, 2, 128, 1),
             (4, 1, 1, 128, 1), (8, 1, 1, 64, 1), (1, 2, 1, 64, 1),
         ):  # fmt: skip
-            knobs: Knobs = dict(
-                pad_m=round_up(pad, 8 * share), rows=64, block_k=block_k, stages=2, consumers=1, split=split,
-                share=share, blocks_per_sm=blocks, red_buffers=buffers, dependent=False,
-            )  # fmt: skip
+            knobs: Knobs = {
+                "pad_m": round_up(pad, 8 * share), "rows": 64, "block_k": block_k, "stages": 2, "consumers": 1,
+                "split": split, "share": share, "blocks_per_sm": blocks, "red_buffers": buffers, "dependent": False,
+            }  # fmt: skip
             filled = common.most_stages(self, workload, target, knobs)
             if filled is not None:
                 chosen.append(filled)

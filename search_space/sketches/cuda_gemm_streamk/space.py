@@ -76,10 +76,11 @@ class CudaGemmStreamK(Sketch):
         store = "rows" if common.gemm_of(workload).n % 8 else "tma"
         chosen: list[Knobs] = []
         for block_m, block_n, block_k, consumers, cluster_m, cluster_n, dealing in _SEEDS:
-            knobs: Knobs = dict(
-                block_m=block_m, block_n=block_n, block_k=block_k, stages=2, consumers=consumers, cluster_m=cluster_m,
-                cluster_n=cluster_n, store=store, dealing=dealing, group=8, by_n=False, dependent=False,
-            )  # fmt: skip
+            knobs: Knobs = {
+                "block_m": block_m, "block_n": block_n, "block_k": block_k, "stages": 2, "consumers": consumers,
+                "cluster_m": cluster_m, "cluster_n": cluster_n, "store": store, "dealing": dealing, "group": 8,
+                "by_n": False, "dependent": False,
+            }  # fmt: skip
             filled = common.most_stages(self, workload, target, knobs)
             if filled is not None:
                 chosen.append(filled)

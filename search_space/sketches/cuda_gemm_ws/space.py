@@ -81,10 +81,11 @@ class CudaGemmWs(Sketch):
         store = "rows" if common.gemm_of(workload).n % 8 else "tma"
         chosen: list[Knobs] = []
         for block_m, block_n, consumers, schedule, cluster_m, cluster_n in _SEEDS:
-            knobs: Knobs = dict(
-                block_m=block_m, block_n=block_n, block_k=64, stages=2, consumers=consumers, schedule=schedule,
-                cluster_m=cluster_m, cluster_n=cluster_n, store=store, group=8, by_n=False, persistent=True, dependent=False,
-            )  # fmt: skip
+            knobs: Knobs = {
+                "block_m": block_m, "block_n": block_n, "block_k": 64, "stages": 2, "consumers": consumers,
+                "schedule": schedule, "cluster_m": cluster_m, "cluster_n": cluster_n, "store": store, "group": 8,
+                "by_n": False, "persistent": True, "dependent": False,
+            }  # fmt: skip
             filled = common.most_stages(self, workload, target, knobs)
             if filled is not None:
                 chosen.append(filled)
