@@ -68,6 +68,13 @@ _STREAM = {
         (64, 256, 64, 1, 2, 1),
     ),
     256: (
+        # A cluster that spans all rows reads B once, however far apart in k its neighbours are.
+        (256, 128, 64, 2, 2, 1),
+        (128, 128, 64, 2, 4, 1),
+        (128, 256, 64, 2, 4, 1),
+        (64, 32, 128, 1, 1, 1),
+        (64, 64, 128, 1, 1, 1),
+        (64, 128, 64, 1, 1, 1),
         (128, 128, 64, 2, 2, 1),
         (128, 256, 64, 2, 1, 1),
         (128, 256, 64, 2, 2, 1),
@@ -109,6 +116,7 @@ _WHOLE = {
         (128, 64, 128, 2, "cooperative", 1, 1),
     ),
 }
+_FITTED = 5
 _PADDED = (
     (128, 256, 2, 2, 1),
     (128, 192, 2, 2, 1),
@@ -150,6 +158,8 @@ def _choices(w: GemmWorkload) -> Iterator[tuple[str, Knobs]]:
             yield from _decode_tiles(64 if w.m <= 64 else 128, w, early)
     else:
         yield from _large(w)
+    if not gemm_space.unaligned_operands(w) and w.m > 32:
+        yield from _fitted(w, dependent)
 
 
 def _skinny(w: GemmWorkload, dependent: bool) -> Iterator[tuple[str, Knobs]]:
@@ -179,7 +189,7 @@ def _decode_tiles(m: int, w: GemmWorkload, dependent: bool) -> Iterator[tuple[st
 
 def _large(w: GemmWorkload) -> Iterator[tuple[str, Knobs]]:
     store = "rows" if w.n % 8 else "tma"
-    tiles = _STREAM[256] + (_STREAM[128] if w.m <= 512 else ())
+    tiles = _STREAM[256] + _STREAM[128] if w.m <= 512 else _STREAM[256][:1] + _STREAM[256][6:]
     for block_m, block_n, block_k, consumers, cm, cn in tiles:
         for dealing in ("even", "hybrid"):
             yield (
@@ -193,6 +203,17 @@ def _large(w: GemmWorkload) -> Iterator[tuple[str, Knobs]]:
                 "cuda_gemm_ws",
                 _whole_knobs(block_m, block_n, block_k, consumers, schedule, cm, cn, store, group, by_n, False),
             )
+
+
+def _fitted(w: GemmWorkload, dependent: tuple[bool, ...]) -> Iterator[tuple[str, Knobs]]:
+    """The tiles that the sketch itself would try first, and ping-pong on those that leave room for it."""
+    for knobs in get_sketch("cuda_gemm_ws").seeds(w, H200)[:_FITTED]:
+        for early in dependent:
+            yield "cuda_gemm_ws", {**knobs, "dependent": early}
+        if knobs["block_m"] == 128 and w.m > 256:
+            yield "cuda_gemm_ws", {**knobs, "schedule": "pingpong"}
+        if w.m > 1024:
+            yield "cuda_gemm_ws", {**knobs, "by_n": True}
 
 
 def _padded() -> Iterator[tuple[str, Knobs]]:

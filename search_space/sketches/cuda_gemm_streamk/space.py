@@ -6,6 +6,7 @@ from search_space.hopper.limits import INDEX_MAX, ceildiv
 from search_space.hopper.tiles import Tile
 from search_space.knob import Knob, Knobs
 from search_space.sketch import Constraint, Refusal, Resources, Sketch, Traffic
+from search_space.sketches.cuda_gemm_ws.space import BLOCK_N
 from search_space.sketches.cuda_gemm_ws.space import SKETCH as WHOLE_TILES
 from search_space.target import Target
 from search_space.workload import Workload
@@ -20,7 +21,7 @@ _SEEDS = (
     (128, 128, 64, 2, 1, 2, "even"),
     (128, 256, 64, 2, 1, 1, "even"),
     (128, 256, 64, 2, 2, 1, "hybrid"),
-    (256, 128, 64, 2, 1, 2, "hybrid"),
+    (256, 128, 64, 2, 2, 1, "even"),
 )
 
 
@@ -40,11 +41,11 @@ class CudaGemmStreamK(Sketch):
         stores = ("direct", "rows") if w.n % 8 else ("direct", "rows", "tma")
         return (
             Knob("block_m", (64, 128, 256), "rows of C a block computes at a time"),
-            Knob("block_n", (64, 96, 128, 160, 192, 256), "columns of C a block computes at a time"),
+            Knob("block_n", BLOCK_N, "columns of C a block computes at a time"),
             Knob("block_k", (64, 128), "elements of k in one pipeline stage"),
             Knob("stages", (2, 3, 4, 5, 6, 7, 8, 10, 12), "pipeline stages in shared memory"),
             Knob("consumers", (1, 2), "warpgroups that issue wgmma"),
-            Knob("cluster_m", (1, 2), "blocks along m that share B by multicast"),
+            Knob("cluster_m", (1, 2, 4), "blocks along m that share B by multicast"),
             Knob("cluster_n", (1, 2), "blocks along n that share A by multicast"),
             Knob("store", stores, "how C leaves: fragments, staged rows, or bulk tensor stores"),
             Knob("dealing", ("even", "split", "hybrid"), "which tiles' iterations are dealt out to how many clusters"),

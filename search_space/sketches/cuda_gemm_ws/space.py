@@ -1,5 +1,6 @@
 """Large and medium GEMMs: each block owns whole tiles of C."""
 
+from search_space.gemm import GemmWorkload
 from search_space.hopper import gemm_space as common
 from search_space.hopper.launch import Json, gemm_launch
 from search_space.hopper.tiles import Tile
@@ -8,18 +9,10 @@ from search_space.sketch import Constraint, Refusal, Resources, Sketch, Traffic
 from search_space.target import Target
 from search_space.workload import Workload
 
-# (block_m, block_n, consumers, schedule, cluster_m, cluster_n) that large GEMMs on an H200 ended with.
-_SEEDS = (
-    (128, 256, 2, "cooperative", 2, 1),
-    (128, 256, 2, "cooperative", 1, 2),
-    (256, 128, 2, "cooperative", 1, 2),
-    (128, 128, 2, "pingpong", 2, 1),
-    (64, 256, 2, "pingpong", 1, 1),
-    (128, 192, 2, "cooperative", 2, 1),
-    (128, 128, 2, "cooperative", 1, 1),
-    (64, 128, 1, "cooperative", 1, 1),
-    (64, 64, 1, "cooperative", 1, 1),
-)
+_SEEDS = 8
+# Any multiple of 8 is a wgmma; a staged store takes 16 columns. Fine steps, since the width decides whether the tiles
+# fill the last wave.
+BLOCK_N = tuple(range(16, 257, 16))
 
 
 class CudaGemmWs(Sketch):
@@ -46,7 +39,7 @@ class CudaGemmWs(Sketch):
         stores = ("direct", "rows") if w.n % 8 else ("direct", "rows", "tma")
         return (
             Knob("block_m", (64, 128, 192, 256), "rows of C a block computes at a time"),
-            Knob("block_n", (32, 64, 96, 128, 160, 192, 224, 256), "columns of C a block computes at a time"),
+            Knob("block_n", BLOCK_N, "columns of C a block computes at a time"),
             Knob("block_k", (64, 128), "elements of k in one pipeline stage"),
             Knob("stages", (2, 3, 4, 5, 6, 7, 8, 10, 12), "pipeline stages in shared memory"),
             Knob("consumers", (1, 2), "warpgroups that issue wgmma"),
@@ -78,18 +71,27 @@ class CudaGemmWs(Sketch):
         return {**features, "gpu.pingpong": float(c.pingpong), "gpu.raster": float(int(knobs["group"]))}
 
     def seeds(self, workload: Workload, target: Target) -> tuple[Knobs, ...]:
-        store = "rows" if common.gemm_of(workload).n % 8 else "tma"
-        chosen: list[Knobs] = []
-        for block_m, block_n, consumers, schedule, cluster_m, cluster_n in _SEEDS:
-            knobs: Knobs = {
-                "block_m": block_m, "block_n": block_n, "block_k": 64, "stages": 2, "consumers": consumers,
-                "schedule": schedule, "cluster_m": cluster_m, "cluster_n": cluster_n, "store": store, "group": 8,
-                "by_n": False, "persistent": True, "dependent": False,
-            }  # fmt: skip
-            filled = common.most_stages(self, workload, target, knobs)
-            if filled is not None:
-                chosen.append(filled)
-        return tuple(chosen)
+        """The shapes of tile that a roofline of whole waves ranks first."""
+        w = common.gemm_of(workload)
+        ranked: list[tuple[float, Knobs]] = []
+        for block_m, consumers in ((64, 1), (128, 2), (256, 2)):
+            for block_n in BLOCK_N:
+                for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2)):
+                    knobs = self._plain(w, block_m, block_n, consumers, cluster_m, cluster_n)
+                    filled = common.most_stages(self, workload, target, knobs)
+                    if filled is not None:
+                        tile = common.tile_of(workload, filled)
+                        ranked.append((common.predicted_secs(w, target, tile), filled))
+        ranked.sort(key=lambda pair: pair[0])
+        return tuple(knobs for _, knobs in ranked[:_SEEDS])
+
+    def _plain(self, w: GemmWorkload, block_m: int, block_n: int, consumers: int, cluster_m: int, cluster_n: int) -> Knobs:
+        # Narrow tiles have little to do in a stage of 64: a barrier then costs as much as the products.
+        return {
+            "block_m": block_m, "block_n": block_n, "block_k": 128 if block_m + block_n <= 128 else 64, "stages": 2,
+            "consumers": consumers, "schedule": "cooperative", "cluster_m": cluster_m, "cluster_n": cluster_n,
+            "store": "rows" if w.n % 8 else "tma", "group": 8, "by_n": False, "persistent": True, "dependent": False,
+        }  # fmt: skip
 
 
 def plan(workload: Workload, target: Target, knobs: Knobs) -> tuple[Tile, Json]:
