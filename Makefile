@@ -3,27 +3,29 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint bench install clean
+.PHONY: demo test test-all lint bench install install-test clean
 
-install: $(VENV)/.installed
-
-$(VENV)/.installed: pyproject.toml requirements/lock.txt scripts/install.sh
+install:
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash scripts/install.sh
 
-lint: install
+install-test:
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash scripts/install.sh test
+
+demo: install
+	@$(BIN)/python -m api.demo
+
+lint: install-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The quick tests; what takes longer is left to test-all.
 test: lint
 	$(BIN)/pytest -m "not slow and not gpu"
 
 test-all: lint
 	$(BIN)/pytest
-
-demo: install
-	$(BIN)/python -m api.demo
 
 bench: install
 	$(BIN)/python -m benchmarks.cpu

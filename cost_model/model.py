@@ -52,6 +52,8 @@ class CostModel:
     def fit(self, data: Dataset) -> "CostModel":
         """A model that has learnt `data` alone, or this one unchanged when `data` cannot teach anything yet: fewer
         valid rows than `config.min_samples`, or scores that are all the same."""
+        # Squared error and not a ranking loss: the prediction stays a score that a user can be shown and that can be
+        # weighed against the probability of failing; scores are in (0, 1], so slow outliers cannot dominate it.
         valid = data.valid
         scores = data.scores[valid]
         if len(scores) < self.config.min_samples or np.ptp(scores) < _MIN_SPREAD:

@@ -17,10 +17,12 @@ from tuner.views import NotFound
 _CODED = re.compile(r"([a-z][a-z_]{0,63}): (.+)", re.DOTALL)
 
 
-def claim(session: Session, runner_id: str, kinds: Sequence[str], lease_s: float, now: float) -> Lease | None:
+def claim(
+    session: Session, runner_id: str, kinds: Sequence[str], lease_s: float, now: float, only: str | None = None
+) -> Lease | None:
     """Lease the next job. Rows that another runner is claiming at this moment are skipped, not waited for."""
     interrupt_expired(session, now)
-    job = session.scalars(claim_query(kinds)).one_or_none() if kinds else None
+    job = session.scalars(claim_query(kinds, only)).one_or_none() if kinds else None
     if job is None:
         return None
     transition(session, job, JobState.RUNNING, now)
@@ -30,9 +32,9 @@ def claim(session: Session, runner_id: str, kinds: Sequence[str], lease_s: float
     return Lease(job.id, runner_id, job.lease_token, spec_of(job.spec), _leased_tasks(session, job.id), elapsed(job))
 
 
-def claim_query(kinds: Sequence[str]) -> Select[JobRow]:
-    """The first job that these kinds of devices can run, by priority, then age."""
-    return (
+def claim_query(kinds: Sequence[str], only: str | None = None) -> Select[JobRow]:
+    """The first job that these kinds of devices can run, by priority, then age; `only` leaves out all but one."""
+    query = (
         select(JobRow)
         .options(undefer(JobRow.spec))
         .where(WAITING, JobRow.target_kind.in_([*kinds, "auto"]))
@@ -40,6 +42,7 @@ def claim_query(kinds: Sequence[str]) -> Select[JobRow]:
         .limit(1)
         .with_for_update(skip_locked=True)
     )
+    return query if only is None else query.where(JobRow.id == only)
 
 
 def expired_query(now: float) -> Select[JobRow]:

@@ -55,6 +55,7 @@ class AttentionWorkload(Workload):
         """Raises InvalidField naming the field. `heads` sets both head counts, `seq` both lengths."""
         fields.only(data, _KNOWN)
         data = _with_shorthands(data)
+        _check_heads(data)
         head_dim = fields.integer(data, "head_dim", high=4096)
         default_scale = 1.0 / math.sqrt(head_dim)
         scale = fields.number(data, "scale")
@@ -82,9 +83,6 @@ class AttentionWorkload(Workload):
 
     def _normalised(self) -> "AttentionWorkload":
         """One key for one meaning: a window as wide as the keys is no window; causal is window_right = 0."""
-        if self.heads_q % self.heads_kv:
-            message = f"heads_q = {self.heads_q} is not a multiple of heads_kv = {self.heads_kv}"
-            raise InvalidField("heads_kv", message)
         changes: dict[str, object] = {}
         if self.window_left >= self.seq_kv:
             changes["window_left"] = UNLIMITED
@@ -175,6 +173,13 @@ def _with_shorthands(data: Mapping[str, object]) -> dict[str, object]:
     if "seq_kv" not in out and "seq_q" in out:
         out["seq_kv"] = out["seq_q"]
     return out
+
+
+def _check_heads(data: Mapping[str, object]) -> None:
+    """A fault names both numbers: either may be the wrong one."""
+    q, kv = data.get("heads_q"), data.get("heads_kv")
+    if type(q) is int and type(kv) is int and (kv < 1 or q < 1 or q % kv):
+        raise InvalidField("heads_kv" if q >= 1 else "heads_q", f"heads_q = {q} is not a multiple of heads_kv = {kv}")
 
 
 _KNOWN = frozenset({"op", "pass", "heads", "seq", *(f.name for f in dataclasses.fields(AttentionWorkload))} - {"pass_"})

@@ -1,6 +1,5 @@
 """What the CPU attention sketches share: what they refuse, the domains of their tiles, and features of one meaning."""
 
-import math
 from dataclasses import dataclass
 
 from search_space.attention import AttentionWorkload
@@ -123,31 +122,39 @@ def tile_features(
         "tile_m": tile_m,
         "tile_n": tile_n,
         "tile_v": tile_v,
-        "unroll": unroll,
+        "unroll_k": unroll,
+        "vector_lanes": unit.lanes,
         "accumulators": score,
         "accumulators_v": output,
-        "register_share": max(tile_registers(tile_m, n, unit) for n in (tile_n, tile_v)) / unit.registers,
+        "register_pressure": max(tile_registers(tile_m, n, unit) for n in (tile_n, tile_v)) / unit.registers,
         "loads_per_fma": (tile_m + tile_n / unit.lanes) / score,
         "loads_per_fma_v": (tile_m + tile_v / unit.lanes) / output,
-        "waste_m": overlap_waste(rows, tile_m),
-        "waste_n": overlap_waste(w.seq_kv, tile_n),
-        "waste_v": overlap_waste(w.head_dim_v, tile_v),
-        "waste_k": overlap_waste(w.head_dim, unroll),
+        "tail_waste_m": overlap_waste(rows, tile_m),
+        "tail_waste_n": overlap_waste(w.seq_kv, tile_n),
+        "tail_waste_v": overlap_waste(w.head_dim_v, tile_v),
+        "tail_waste_k": overlap_waste(w.head_dim, unroll),
     }
 
 
 def grain_features(grains: int, target: Target) -> dict[str, float]:
     """How the parallel pieces fall onto the cores."""
     return {
-        "grains": math.log2(grains),
-        "grains_per_core": math.log2(grains / max(1, target.cores)),
+        "parallel_grains": grains,
+        "grains_per_core": grains / max(1, target.cores),
         "grain_waste": grain_waste(grains, target.cores),
     }
 
 
-def share(nbytes: float, cache_bytes: int) -> float:
-    """log2 of a working set over a cache, 0 where the cache's size is not known."""
-    return math.log2(max(1.0, nbytes) / cache_bytes) if cache_bytes else 0.0
+def cache_features(target: Target, scores: int, block: int, workspace: int) -> dict[str, float]:
+    """Working sets (bytes) over the cache that should hold them: the score tile in L1, the key block in L2."""
+    return {
+        "l1_footprint": scores,
+        "l2_footprint": block,
+        "l1_ratio": scores / max(1, target.l1_bytes),
+        "l2_ratio": block / max(1, target.l2_bytes),
+        "workspace_bytes": workspace,
+        "workspace_ratio": workspace / max(1, target.l2_bytes),
+    }
 
 
 def tile_traffic(w: AttentionWorkload, target: Target, passes: float, tile_m: int, tile_n: int, tile_v: int) -> Traffic:

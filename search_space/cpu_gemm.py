@@ -18,6 +18,11 @@ ELEMENTS_MAX = 2**31 - 1
 NARROWEST = 4
 
 
+def converts_float16(target: Target) -> bool:
+    """F16C comes with AVX2; NEON has the conversions always. Without them LLVM calls a library that is not there."""
+    return target.vector_bits >= 256 or any(f in ("f16c", "neon", "asimd", "sve") for f in target.features)
+
+
 def common_refusal(workload: Workload, target: Target) -> Refusal | None:
     """What no CPU GEMM sketch does: mixtures of experts, scaled float8, buffers beyond 32-bit indices."""
     assert isinstance(workload, GemmWorkload)
@@ -27,6 +32,8 @@ def common_refusal(workload: Workload, target: Target) -> Refusal | None:
         dtype = getattr(workload, name)
         if dtype not in DTYPES_IN:
             return Refusal(name, f"{dtype} has no CPU sketch", DTYPES_IN)
+        if dtype == "float16" and not converts_float16(target):
+            return Refusal(name, f"{target.arch} does not convert float16", ("float32", "bfloat16"))
     for operand in (*workload.inputs(), *workload.outputs()):
         if prod(operand.shape) > ELEMENTS_MAX:
             return Refusal(operand.name, f"{operand.name} has more than {ELEMENTS_MAX} elements")

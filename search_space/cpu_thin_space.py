@@ -1,5 +1,7 @@
 """The sketches for few rows or columns: choices that are a DotPlan or a StreamPlan."""
 
+from abc import abstractmethod
+
 from search_space.cpu_dot_plan import DotPlan
 from search_space.cpu_gemm import CpuGemmSketch, column_unit, gemm, is_half
 from search_space.cpu_model import at_most, ceil_div, vector_unit
@@ -16,8 +18,8 @@ ThinPlan = DotPlan | StreamPlan
 class ThinSketch(CpuGemmSketch):
     """A sketch whose every choice is a DotPlan or a StreamPlan."""
 
-    def plan(self, workload: GemmWorkload, target: Target, knobs: Knobs) -> ThinPlan:
-        raise NotImplementedError
+    @abstractmethod
+    def plan(self, workload: GemmWorkload, target: Target, knobs: Knobs) -> ThinPlan: ...
 
     def violated(self, workload: Workload, target: Target, knobs: Knobs) -> Constraint | None:
         return self.plan(gemm(workload), target, knobs).violated()
@@ -74,7 +76,7 @@ def dot_knobs(w: GemmWorkload, target: Target) -> tuple[Knob, ...]:
     return (
         Knob("mr", at_most(rows, w.m), "rows of A in a tile"),
         Knob("nr", at_most(columns, w.n), "rows of transposed B in a tile"),
-        Knob("ku", tuple(u for u in (1, 2, 4) if u * unit.lanes <= w.k), "vectors of k unrolled"),
+        Knob("ku", tuple(u for u in (1, 4) if u * unit.lanes <= w.k), "vectors of k unrolled"),
         Knob("kc", at_most((512, 1024, 2048), w.k), "steps of k between two visits of a tile"),
         Knob("n_chunks", _chunks(ceil_div(w.n, 1), target.cores), "pieces of n that run in parallel"),
         Knob("m_chunks", (1,) if w.n > 1 else _chunks(w.m, target.cores), "pieces of m that run in parallel"),
@@ -107,7 +109,7 @@ def stream_knobs(w: GemmWorkload, target: Target) -> tuple[Knob, ...]:
         Knob("mr", rows, "rows of the register tile"),
         Knob("nv", at_most(vectors, w.n // unit.lanes), "vectors of the register tile"),
         Knob("kb", at_most((4, 8, 16, 32, 64), w.k), "rows of B read side by side"),
-        Knob("ku", at_most((1, 2, 4, 8), w.k), "steps of k unrolled"),
+        Knob("ku", at_most((1, 4, 8), w.k), "steps of k unrolled"),
         Knob("n_chunks", _chunks(tiles, target.cores), "pieces of n that run in parallel"),
     )
 
@@ -126,9 +128,9 @@ def stream_plan(w: GemmWorkload, target: Target, knobs: Knobs) -> StreamPlan:
 
 def dot_wishes(w: GemmWorkload, target: Target) -> list[dict[str, KnobValue]]:
     """Enough vector sums to hide the latency of a multiply-add, and no more than the registers hold."""
-    tiles = ((1, 4), (1, 2), (1, 8)) if w.m == 1 else ((4, 3), (3, 4), (2, 4))
-    base: dict[str, KnobValue] = {"n_chunks": 4 * target.cores, "m_chunks": target.cores, "copy_a": False}
-    return [{**base, "mr": mr, "nr": nr, "ku": ku, "kc": kc} for mr, nr in tiles for ku, kc in ((1, w.k), (2, 1024))]
+    tiles = ((1, 8), (1, 4), (1, 2)) if w.m == 1 else ((4, 3), (4, 2), (2, 4))
+    base: dict[str, KnobValue] = {"n_chunks": target.cores, "m_chunks": target.cores, "copy_a": False}
+    return [{**base, "mr": mr, "nr": nr, "ku": ku, "kc": kc} for mr, nr in tiles for ku, kc in ((1, w.k), (1, 1024))]
 
 
 def stream_wishes(w: GemmWorkload, target: Target) -> list[dict[str, KnobValue]]:

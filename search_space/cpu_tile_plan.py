@@ -13,6 +13,9 @@ from search_space.gemm import GemmWorkload
 from search_space.sketch import Constraint, Resources, Traffic
 from search_space.target import Target
 
+# Two multiply-adds a cycle with a latency of four cycles want eight sums in flight; six lose a quarter.
+_FEWEST_SUMS = 6
+
 
 @dataclass(frozen=True)
 class TilePlan:
@@ -91,6 +94,11 @@ class TilePlan:
             (self.mr > w.m, "rows", "the register tile has more rows than C"),
             (self.nr > w.n, "columns", "the register tile has more columns than C: it could not be shifted back"),
             (self.vector_registers > self.unit.registers, "registers", "the tile does not stay in registers"),
+            (
+                self.mr * self.nv < min(_FEWEST_SUMS, w.m * min(4, max(1, w.n // self.unit.lanes))),
+                "latency",
+                "too few sums to hide the latency of a multiply-add",
+            ),
             (ku > self.kc, "unroll", "k is unrolled beyond one block"),
             (
                 self.k_blocks > 1 and bool(w.k % ku or self.kc % ku),

@@ -11,7 +11,7 @@ from search_space.sketch import Constraint, Refusal, Resources, Traffic
 from search_space.target import Target
 from search_space.workload import Workload
 
-_ROWS = {16: (1, 2, 3, 4, 5, 6, 8), 32: (1, 2, 3, 4, 6, 8, 10, 12, 14)}
+_ROWS = {16: (1, 2, 3, 4, 6), 32: (1, 2, 3, 4, 6, 8, 12, 14)}
 _VECTORS = {16: (1, 2, 3, 4), 32: (1, 2, 3, 4, 6)}
 
 
@@ -23,26 +23,29 @@ def tile_knobs(workload: GemmWorkload, target: Target) -> tuple[Knob, ...]:
     return (
         Knob("mr", rows, "rows of the register tile"),
         Knob("nv", at_most(_VECTORS[unit.registers], max(1, workload.n // unit.lanes)), "vectors of the register tile"),
-        Knob("ku", at_most((1, 2, 4), workload.k), "steps of k unrolled"),
+        # LLVM unrolls 1 by 2 itself; beyond 4 the tile spills.
+        Knob("ku", (1, 4) if workload.k >= 4 else (1,), "steps of k unrolled"),
     )
 
 
 def chunk_knob(workload: GemmWorkload, target: Target, smallest_tile: int) -> Knob:
     """m_chunks: powers of two and multiples of the core count, up to one register tile a chunk."""
     cores = target.cores
-    values = {1, 2, 4, 8, cores, 2 * cores, 4 * cores}
+    values = {1, cores, 2 * cores, 4 * cores}
     limit = ceil_div(workload.m, smallest_tile)
     return Knob("m_chunks", tuple(sorted(v for v in values if v <= limit)), "pieces of m that run in parallel")
 
 
 def n_block_knob(workload: GemmWorkload, target: Target) -> Knob:
     tiles = ceil_div(workload.n, column_unit(workload, target).lanes)
-    values = tuple(v for v in (1, 2, 4, 8, 16, 32) if v <= tiles)
+    values = tuple(v for v in (1, 4, 8, 16) if v <= tiles)
     return Knob("nb", values, "register tiles along n of one task")
 
 
 def k_block_knob(workload: GemmWorkload) -> Knob:
-    return Knob("kc", at_most((128, 256, 384, 512, 1024, 2048), workload.k), "steps of k between two visits of a tile")
+    """kc: up to the whole of k, which is one block."""
+    values = (*(v for v in (256, 512, 1024) if v < workload.k), workload.k)
+    return Knob("kc", values, "steps of k between two visits of a tile")
 
 
 ORDER_KNOB = Knob("n_inner", (False, True), "whether a task walks its tiles along n first")

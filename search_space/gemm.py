@@ -80,7 +80,11 @@ class GemmWorkload(Workload):
             raise InvalidField("groups", "cannot be combined with batch > 1")
         if self.scales != "none" and "float8_e4m3" not in (self.dtype_a, self.dtype_b):
             raise InvalidField("scales", "only float8_e4m3 operands carry scales")
-        check_addressable(self)
+        try:
+            check_addressable(self)
+        except InvalidField as fault:  # an operand or the work as a whole: the extent to cut is the largest one
+            largest = max(("m", "n", "k", "batch", "groups"), key=lambda name: int(getattr(self, name)))
+            raise InvalidField(largest, fault.message) from None
 
     def to_json(self) -> dict[str, object]:
         out: dict[str, object] = {"op": self.op}

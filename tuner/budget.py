@@ -49,7 +49,9 @@ def _reason(
         # Well above 1 the roof is not one (data that a cache served, say), so it cannot tell that nothing is left.
         if config.near_roofline <= fraction <= config.roof_trust:
             return StopReason.NEAR_ROOFLINE
-    return StopReason.NO_IMPROVEMENT if spent.stale >= config.patience else None
+    if config.patience is not None and spent.stale >= config.patience:
+        return StopReason.NO_IMPROVEMENT
+    return None
 
 
 def stale_trials(records: Sequence[TuningRecord], min_improvement: float) -> int:

@@ -170,8 +170,9 @@ class RunnerStore(Protocol):
     """The half of the store that a runner uses. Every method is one transaction; those that take a lease raise
     LeaseLost when its token is not the job's current one. Thread-safe."""
 
-    def claim(self, runner_id: str, kinds: Sequence[str], lease_s: float) -> Lease | None:
-        """The job to work on next (priority, then age) among those that `kinds` of devices can run, or None.
+    def claim(self, runner_id: str, kinds: Sequence[str], lease_s: float, only: str | None = None) -> Lease | None:
+        """The job to work on next (priority, then age) among those that `kinds` of devices can run, or None; `only`
+        leaves out all but one job.
         Takes queued and interrupted jobs, and running ones whose lease expired (first marked interrupted)."""
 
     def renew(self, lease: Lease, lease_s: float) -> JobState:

@@ -54,12 +54,13 @@ class EvolutionConfig:
 class BudgetConfig:
     """When a task stops before the job's trials or seconds do.
 
-    `patience`: trials without an improvement of at least `min_improvement` (relative). `near_roofline`: stop when
+    `patience`: trials without an improvement of at least `min_improvement` (relative); None goes on to the budget that
+    the user gave. `near_roofline`: stop when
     roofline time / best latency reaches this; a share above `roof_trust` shows the roof to be wrong. `hopeless`:
     trials without a single valid candidate.
     """
 
-    patience: int = 96
+    patience: int | None = None
     min_improvement: float = 0.005
     near_roofline: float = 0.97
     roof_trust: float = 1.05
@@ -118,7 +119,7 @@ _THOROUGH = Preset(
     "thorough",
     batch_size=16,
     evolution=EvolutionConfig(population=512, generations=6, elites=64, epsilon=0.15),
-    budget=BudgetConfig(patience=384, near_roofline=0.99, hopeless=512),
+    budget=BudgetConfig(near_roofline=0.99, hopeless=512),
     scheduler=SchedulerConfig(window=96, warmup_trials=32),
     final=dataclasses.replace(FinalConfig(), resamples=4000),
 )

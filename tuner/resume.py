@@ -1,7 +1,8 @@
 """The state of a task's search, made from committed records alone: what a runner that died knew is not needed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from search_space.candidate import Candidate
 from search_space.sketch import Sketch, Space
 from tuner.dataset import Featuriser
 from tuner.presets import Preset
@@ -21,15 +22,16 @@ def resume(
     *,
     sketches: Mapping[str, Sketch],
     roofs: Roofs | None = None,
+    only: Collection[Candidate] | None = None,
 ) -> SearchState:
     """A state that proposes none of `records` again and knows their best; with no records, the first state.
 
     `related` are records of the same op and target kind from other tasks and jobs; those that are among `records`
-    do no harm. ValueError when there is no space to search.
+    do no harm. `only` narrows the search to these candidates (SpaceSampler). ValueError when there is no space.
     """
     if not spaces:
         raise ValueError(f"no sketch can do {task.workload.to_json()} on {task.target.kind}")
-    samplers = tuple(SpaceSampler(space, preset.sampling) for space in spaces)
+    samplers = tuple(SpaceSampler(space, preset.sampling, only) for space in spaces)
     known = {**sketches, **{space.sketch.name: space.sketch for space in spaces}}
     return SearchState(
         task=task,

@@ -12,7 +12,7 @@ while search.stop_reason(elapsed_s, max_seconds, trials_left) is None:
 final = session.final(search.finalists())
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -40,7 +40,8 @@ class TaskSearch:
 
     Deterministic: equal arguments and equal calls give equal proposals. `records` are the task's own committed ones
     (resume), `related` those of the same op and target kind from elsewhere, newest first, as the store hands them
-    out. `model` is a stored warm one. ValueError when `spaces` is empty.
+    out. `model` is a stored warm one; `only` narrows the search to candidates built or recorded ahead. ValueError
+    when `spaces` is empty.
     """
 
     def __init__(
@@ -55,9 +56,10 @@ class TaskSearch:
         related: Sequence[TuningRecord] = (),
         model: CostModel | None = None,
         sketches: Mapping[str, Sketch] | None = None,
+        only: Collection[Candidate] | None = None,
     ) -> None:
         known = all_sketches() if sketches is None else sketches
-        self.state = resume(task, spaces, records, related, preset, sketches=known, roofs=roofs)
+        self.state = resume(task, spaces, records, related, preset, sketches=known, roofs=roofs, only=only)
         self.preset = preset
         self.model = model or CostModel(preset.model)
         self._related = tuple(reversed(related))  # oldest first: the newest rows survive the model's cap

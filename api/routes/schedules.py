@@ -39,10 +39,13 @@ Found = schemas.BestSchedule | schemas.NearestSchedule
     responses=problem_responses(404),
     openapi_extra=lookup_parameters(),
 )
-def best(svc: Svc, request: Request) -> Found:
+def best(svc: Svc, request: Request) -> Response:
     """The schedule of exactly this workload on this target; 404 `untuned` or `stale` where there is none."""
     query = query_once(request, None)
-    return _find(svc, parse_query(query), boolean(query, "nearest"))[1]
+    _, found = _find(svc, parse_query(query), boolean(query, "nearest"))
+    # Written here, in the thread that read it: this route is asked most, and validating the model again would take it
+    # through the pool a second time.
+    return Response(found.model_dump_json(), media_type="application/json")
 
 
 @router.post(

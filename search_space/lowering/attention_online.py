@@ -9,7 +9,7 @@ from search_space.lowering.attention_tiles import Tiles
 
 
 class OnlineRows:
-    """Running maximum (base 2), sum of exponentials and output of `rows` rows, private to the task that builds it.
+    """Running maximum (base 2), sum of exponentials and output of `rows` rows.
 
     `sums` is [row, column tile, tile_v]: each column tile has columns of its own, so that those which the shifted last
     tile computes twice are not added twice.
@@ -24,13 +24,13 @@ class OnlineRows:
     def width(self) -> int:
         return self.tiles.columns * self.tiles.tile_v
 
-    def clear(self, rows) -> None:
+    def clear(self, rows, first=0) -> None:
         lanes = self.tiles.lanes
         with T.serial(0, rows) as i:
-            T.buffer_store(self.row_max, T.float32(NO_MAXIMUM), [i])
-            T.buffer_store(self.row_sum, T.float32(0.0), [i])
+            T.buffer_store(self.row_max, T.float32(NO_MAXIMUM), [first + i])
+            T.buffer_store(self.row_sum, T.float32(0.0), [first + i])
         with T.serial(0, rows * (self.width // lanes)) as e:
-            vm.store(self.sums, e * lanes, vm.f32(0.0, lanes), lanes)
+            vm.store(self.sums, first * self.width + e * lanes, vm.f32(0.0, lanes), lanes)
 
     def exponentiate(self, scores, row, begin, end):
         """Turns scores[tile_m, vectors begin .. end) into weights; returns what the tile's old sums are scaled by."""

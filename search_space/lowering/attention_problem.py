@@ -22,7 +22,7 @@ NO_MAXIMUM = -1.5e38
 
 @dataclass(frozen=True)
 class Operands:
-    """The arguments of ``main``, flat and row-major; `lse` is None unless the workload wants it."""
+    """The arguments of ``main``, flat and row-major, bfloat16 as uint16; `lse` is None unless the workload wants it."""
 
     q: object
     k: object
@@ -63,7 +63,8 @@ class Problem:
 
     def arguments(self) -> Operands:
         """Declares the arguments of the PrimFunc that is being built."""
-        buffers = [_flat(o) for o in (*self.workload.inputs(), *self.workload.outputs())]
+        declared = [_declare(o) for o in (*self.workload.inputs(), *self.workload.outputs())]
+        buffers = [_bits(b) for b in declared]
         return Operands(*buffers, *([None] if len(buffers) == 4 else []))
 
     def query_of(self, row):
@@ -125,9 +126,15 @@ class Problem:
         return first, last
 
 
-def _flat(operand: Operand):
-    size = math.prod(operand.shape)
-    return T.arg(operand.name, T.buffer((T.int64(size),), operand.dtype, layout=None))
+def _declare(operand: Operand):
+    return T.arg(operand.name, T.buffer((T.int64(math.prod(operand.shape)),), operand.dtype, layout=None))
+
+
+def _bits(buffer):
+    """bfloat16 as its bits, which vector_math loads and stores; other types as they are."""
+    if str(buffer.dtype) != "bfloat16":
+        return buffer
+    return T.decl_buffer(buffer.shape, "uint16", data=buffer.data, layout=None)
 
 
 def local(size: int, dtype: str = "float32"):

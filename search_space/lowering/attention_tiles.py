@@ -146,16 +146,17 @@ def multiply_add(acc, scalars, vectors, lanes: int) -> None:
             vm.store(acc, at, vm.load(acc, at, lanes) + factor * vector, lanes)
 
 
-def hide(tiles: Tiles, scores, first_row, first_key, key_tile, free_first, free_last) -> None:
-    """Masks one tile of scores, if it holds keys outside [free_first, free_last), which every row sees."""
+def hide(tiles: Tiles, scores, first_row, first_key, key_tile, free_first, free_last, end=None) -> None:
+    """Masks one tile of scores, if it holds keys outside [free_first, free_last), which every row sees; keys from `end`
+    on are hidden from all rows."""
     problem, nr, lanes = tiles.problem, tiles.tile_n, tiles.lanes
     start = T.Bind(first_key + key_tile * nr)
-    outside = start + nr > free_last
+    outside = start + nr > (free_last if end is None else T.min(free_last, end))
     if problem.workload.window_left >= 0:
         outside = T.Or(outside, start < free_first)
     with T.If(outside), T.Then(), T.serial(0, tiles.tile_m) as i:
         first, last = problem.visible(problem.query_of(first_row + i))
-        first, last = T.Bind(first), T.Bind(last)
+        first, last = T.Bind(first), T.Bind(last if end is None else T.min(last, end))
         for c in range(0, nr, lanes):
             key = vm.at(start + c, lanes)
             shown = key < vm.splat(last, lanes)

@@ -43,15 +43,28 @@ def at(offset, lanes: int):
 
 
 def load(buffer, offset, lanes: int):
-    """float32 lanes from a flat buffer of any float type; bfloat16 is widened by a shift, float16 by F16C or NEON."""
-    value = buffer[at(offset, lanes)]
-    return value if str(buffer.dtype) == "float32" else T.cast(value, _typed("float32", lanes))
+    """float32 lanes from a flat buffer of float32, float16, or the bits of bfloat16 (uint16).
+
+    bfloat16 is widened here, by a shift: TVM's own legalisation takes the bits for an integer where a cast is bound.
+    """
+    value, dtype = buffer[at(offset, lanes)], str(buffer.dtype)
+    if dtype == "uint16":
+        bits = T.shift_left(T.cast(value, _typed("uint32", lanes)), splat(T.uint32(16), lanes))
+        return T.reinterpret(_typed("float32", lanes), bits)
+    return value if dtype == "float32" else T.cast(value, _typed("float32", lanes))
 
 
 def store(buffer, offset, value, lanes: int) -> None:
-    """Float32 lanes into a flat buffer of any float type, rounded to nearest even."""
+    """float32 lanes into such a buffer, rounded to nearest even."""
     dtype = str(buffer.dtype)
-    T.buffer_store(buffer, value if dtype == "float32" else T.cast(value, _typed(dtype, lanes)), [at(offset, lanes)])
+    if dtype == "uint16":
+        bits = T.Bind(T.reinterpret(_typed("uint32", lanes), value))
+        last = T.bitwise_and(T.shift_right(bits, splat(T.uint32(16), lanes)), splat(T.uint32(1), lanes))
+        rounded = T.shift_right(bits + last + splat(T.uint32(0x7FFF), lanes), splat(T.uint32(16), lanes))
+        value = T.cast(rounded, _typed("uint16", lanes))
+    elif dtype != "float32":
+        value = T.cast(value, _typed(dtype, lanes))
+    T.buffer_store(buffer, value, [at(offset, lanes)])
 
 
 def exp2_nonpositive(y, lanes: int):

@@ -11,6 +11,7 @@ from store_nouns import GPU, TARGET, FakeClock, claimed, job_spec, ok
 
 from db.store import SqlStore
 from search_space import registry
+from search_space.registry import all_sketches
 from tuner.job import JobState, StopReason
 
 GEMM = {"op": "gemm", "m": 4, "n": 8, "k": 16, "dtype": "fp32"}
@@ -42,7 +43,7 @@ def test_a_job_is_created_with_its_canonical_form(client: TestClient) -> None:
         ({"workload": {**GEMM, "m": 1.5}}, "workload.m"),
         ({"workload": {**GEMM, "trans": True}}, "workload.trans"),
         ({"workload": {**GEMM, "dtype": "bf16"}}, "workload.dtype_a"),
-        ({"workload": {**GEMM, "m": 2**31 - 1, "n": 2**31 - 1, "k": 2**31 - 1}}, "workload.a"),
+        ({"workload": {**GEMM, "m": 2**31 - 1, "n": 2**31 - 1, "k": 2**31 - 1}}, "workload.m"),
         ({"workload": {**GEMM, "m": 2**20, "n": 2**20}}, "workload"),
         ({"workload": "gemm"}, "workload"),
         ({"workload": {"op": "conv"}}, "workload.op"),
@@ -264,3 +265,30 @@ def test_tasks_that_no_single_kind_of_device_can_do_are_told_apart(
         answer = submit(client, {"tasks": [{"workload": GEMM}, {"workload": half}]})
         assert (answer.status_code, answer.json()["field"]) == (422, "tasks.1.workload")
         assert answer.json()["errors"][0]["allowed"] == ["cuda"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "status", "field"),
+    [
+        (GEMM, 201, None),
+        ({"op": "attention", "heads": 2, "seq": 64, "head_dim": 64, "dtype": "fp32"}, 201, None),
+        ({**GEMM, "scales": "tensor", "dtype": "fp8"}, 422, "workload."),
+        (
+            {"op": "attention", "heads": 2, "seq": 64, "head_dim": 64, "dtype": "fp32", "pass": "backward"},
+            422,
+            "workload.pass",
+        ),
+        (
+            {"op": "attention", "heads": 2, "seq": 64, "head_dim": 64, "dtype": "fp32", "kv_layout": "paged"},
+            422,
+            "workload.kv_layout",
+        ),
+    ],
+)
+def test_the_real_sketches_decide_what_a_cpu_can_do(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, workload: object, status: int, field: str | None
+) -> None:
+    monkeypatch.setattr(registry, "all_sketches", all_sketches)
+    answer = submit(client, {"workload": workload})
+    assert answer.status_code == status, answer.text
+    assert field is None or answer.json()["field"].startswith(field)

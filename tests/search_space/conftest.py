@@ -91,3 +91,13 @@ def check(cpu: Target) -> Check:
         return gemm_excess(workload, out, *gemm_reference(workload, inputs))
 
     return run
+
+
+@pytest.fixture
+def run(cpu: Target) -> Callable[..., torch.Tensor]:
+    """run(workload, sketch, knobs, inputs) -> C, built and called on the host."""
+
+    def build_and_call(workload: GemmWorkload, sketch: str, knobs: Knobs, inputs: list[torch.Tensor]) -> torch.Tensor:
+        return gemm_run(workload, cpu, sketch, knobs, inputs)
+
+    return build_and_call

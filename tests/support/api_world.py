@@ -130,7 +130,9 @@ class LiveServer:
 
     def __init__(self, store: SqlStore, clock: FakeClock, **settings: object) -> None:
         self._server = uvicorn.Server(
-            uvicorn.Config(new_app(store, clock, **settings), log_level="warning", lifespan="on")
+            uvicorn.Config(
+                new_app(store, clock, **settings), log_level="error", lifespan="on", timeout_graceful_shutdown=1
+            )
         )
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)

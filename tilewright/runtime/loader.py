@@ -45,7 +45,7 @@ def _read(source: str | os.PathLike[str] | bytes) -> bytes:
     path = Path(source)
     if not path.is_dir():
         return path.read_bytes()
-    found = sorted(path.glob(f"*{ARTIFACT_SUFFIX}"))
+    found = sorted(path.glob(f"*{ARTIFACT_SUFFIX}")) or sorted(path.glob(f"*/*{ARTIFACT_SUFFIX}"))
     if len(found) != 1:
         raise ArtifactError(f"{path} holds {len(found)} artifacts (*{ARTIFACT_SUFFIX}): name the file")
     return found[0].read_bytes()

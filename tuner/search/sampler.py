@@ -1,6 +1,6 @@
 """Legal points of one sketch's space: listed where it is small, drawn where it is large. Never an endless loop."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 
 import numpy as np
 
@@ -13,14 +13,19 @@ from tuner.presets import EvolutionConfig, SamplingConfig
 class SpaceSampler:
     """Draws and varies candidates of one space. Immutable after construction, so it can be shared between states.
 
-    `points` is the exact list of legal candidates, or None for a space too large to list.
+    `points` is the exact list of legal candidates, or None for a space too large to list. `only` narrows the space to
+    candidates that can be measured at all: those with a stored record (a replay), or those that were built ahead.
     """
 
-    def __init__(self, space: Space, config: SamplingConfig) -> None:
+    def __init__(self, space: Space, config: SamplingConfig, only: Collection[Candidate] | None = None) -> None:
         self.space = space
         self.config = config
         self.points: tuple[Candidate, ...] | None = None
-        if space.cardinality <= config.enumerate_limit:
+        self._only = None if only is None else frozenset(only)
+        if only is not None:
+            same = (space.sketch.name, space.sketch.version)
+            self.points = tuple(c for c in dict.fromkeys(only) if (c.sketch, c.version) == same)
+        elif space.cardinality <= config.enumerate_limit:
             self.points = tuple(space.candidate(knobs) for knobs in legal_points(space))
         self._open = tuple(knob for knob in space.knobs if len(knob.values) > 1)
         self._names = frozenset((*space.fixed, *(knob.name for knob in space.knobs)))
@@ -95,6 +100,8 @@ class SpaceSampler:
         return None
 
     def _is_legal(self, knobs: Knobs) -> bool:
+        if self._only is not None:
+            return self.space.candidate(knobs) in self._only
         return self.space.violated(knobs) is None
 
     def _draw(self, rng: np.random.Generator) -> Candidate | None:

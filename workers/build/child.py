@@ -74,7 +74,8 @@ class BuilderChild:
             return self._child
 
     def _failed(self, failure: Failure, timeout_s: float) -> BuildResult:
-        self.warm()  # the next candidate should not wait for the imports
+        if failure.end is not End.CANCELLED:
+            self.warm()  # the next candidate should not wait for the imports
         outcome = _OUTCOMES[failure.end]
         what = "the compiler" if failure.end is End.CRASH else "the build"
         spent = timeout_s if outcome is Outcome.BUILD_TIMEOUT else 0.0

@@ -10,11 +10,11 @@ from search_space.cpu_attention import (
     CpuAttentionSketch,
     Geometry,
     as_attention,
+    cache_features,
     column_tiles,
     grain_features,
     nearest_choice,
     row_tiles,
-    share,
     tile_features,
     tile_registers,
     tile_traffic,
@@ -117,10 +117,9 @@ class CpuAttentionFused(CpuAttentionSketch):
             pack_v=float(bool(knobs["pack_v"])),
             # Each packed element of K serves `rows` query rows.
             pack_per_fma=1.0 / min(rows, g.rows),
-            scores_in_l1=share(4 * tiles[0] * block, target.l1_bytes),
-            block_in_l2=share(4 * block * (w.head_dim + w.head_dim_v), target.l2_bytes),
-            workspace_in_l2=share(self._workspace(w, knobs), target.l2_bytes),
         )
+        packed = 4 * block * (w.head_dim + w.head_dim_v)
+        out.update(cache_features(target, 4 * tiles[0] * block, packed, self._workspace(w, knobs)))
         return out
 
     def seeds(self, workload: Workload, target: Target) -> tuple[Knobs, ...]:

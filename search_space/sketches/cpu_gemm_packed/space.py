@@ -63,7 +63,7 @@ class CpuGemmPacked(TileSketch):
             tile = {**base, "mr": mr, "nv": nv}
             wishes += [
                 {**tile, "nb": 1, "kc": w.k},
-                {**tile, "nb": 8, "kc": 256},
+                {**tile, "nb": 16, "kc": w.k, "pack_a": "tiles"},
                 {**tile, "nb": 8, "kc": w.k, "pack_a": "tiles"},
             ]
         return legal_seeds(self, w, target, wishes)

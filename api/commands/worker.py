@@ -1,0 +1,22 @@
+"""`tilewright worker`: this host's devices for a Ray cluster."""
+
+import os
+from typing import Annotated
+
+import typer
+
+
+def worker(
+    ray: Annotated[str, typer.Option("--ray", help="address of the cluster's head, HOST:PORT")],
+    cores: Annotated[int | None, typer.Option(help="CPU cores that builders may use")] = None,
+) -> None:
+    """Join a Ray cluster with this host's devices, until stopped."""
+    from workers.node import node_command
+
+    command = node_command(ray, cores)
+    os.execv(command[0], command)  # signals then reach Ray's node itself
+
+
+def add(app: typer.Typer) -> None:
+    """Entry point of the group tilewright.commands."""
+    app.command("worker")(worker)

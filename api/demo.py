@@ -1,0 +1,162 @@
+"""`make demo`: the main job from start to end, on this machine, through every real part."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from api.defaults import DEFAULT_PORT, default_paths
+from tilewright.cli.show import describe_workload, knobs_text, rate, seconds
+from tilewright.cli.watch import watch
+from tilewright.client import ApiError, Client, Unreachable
+
+START_LIMIT_S = 180.0
+
+# Llama-3.1-8B's o_proj at decode with 16 sequences (a PyTorch Linear: B stored [n, k]), BERT-base's first FFN product
+# over 128 tokens, and BERT-base's attention at two lengths. Shapes: the models' published configurations.
+JOB: dict[str, object] = {
+    "name": "demo",
+    "target": "auto",
+    "tasks": [
+        {"workload": {"op": "gemm", "m": 16, "n": 4096, "k": 4096, "dtype": "float32", "trans_b": True}},
+        {"workload": {"op": "gemm", "m": 128, "n": 3072, "k": 768, "dtype": "float32"}},
+        {"workload": {"op": "attention", "heads": 12, "seq": 128, "head_dim": 64, "dtype": "float32"}},
+        {"workload": {"op": "attention", "heads": 12, "seq": 512, "head_dim": 64, "dtype": "float32"}},
+    ],
+    "max_trials": 128,
+    "max_seconds": 240,
+    "seed": 0,
+}
+
+
+def main() -> int:
+    console = Console()
+    url, started = ensure_service(console)
+    try:
+        with Client(url) as client:
+            begin = time.monotonic()
+            job_id = client.submit(JOB)["id"]
+            console.print(f"Submitted {job_id} to {url}: {len(JOB['tasks'])} tasks")  # type: ignore[arg-type]
+            job = watch(client, job_id, console)
+            report(console, client, job, time.monotonic() - begin)
+    except (ApiError, Unreachable) as fault:
+        console.print(f"The demo failed: {fault}", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("Interrupted; what was measured is kept, and the service goes on with the job.")
+        return 130
+    epilogue(console, url, started)
+    return 0 if job["state"] == "completed" else 1
+
+
+def ensure_service(console: Console) -> tuple[str, int | None]:
+    """(url, process id of the service or None if one was running): answering, with a device to measure on."""
+    url = f"http://127.0.0.1:{DEFAULT_PORT}"
+    if _answers(url):
+        console.print(f"A tilewright service is running at {url}")
+        _wait_ready(url, None)
+        return url, None
+    port = _free_port(DEFAULT_PORT)
+    log = default_paths().data / "serve.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    console.print(f"Starting the service (log: {log})")
+    with log.open("ab") as out:
+        # A session of its own: it stays up when the demo's terminal goes.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tilewright", "serve", "--port", str(port)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    url = f"http://127.0.0.1:{port}"
+    _wait_ready(url, (process, log))
+    return url, process.pid
+
+
+def _answers(url: str) -> bool:
+    try:
+        with Client(url, timeout_s=2.0) as client:
+            return client.get("/health/live").get("status") is not None
+    except (ApiError, Unreachable, ValueError):
+        return False
+
+
+def _wait_ready(url: str, service: tuple["subprocess.Popen[bytes]", Path] | None) -> None:
+    end = time.monotonic() + START_LIMIT_S
+    reason = "no answer yet"
+    while time.monotonic() < end:
+        if service is not None and service[0].poll() is not None:
+            tail = service[1].read_text(errors="replace")[-2000:]
+            raise Unreachable(f"the service ended with status {service[0].returncode}:\n{tail}")
+        try:
+            with Client(url, timeout_s=5.0) as client:
+                client.get("/health/ready")
+                return
+        except (ApiError, Unreachable) as fault:
+            reason = str(fault)
+        time.sleep(0.5)
+    raise Unreachable(f"the service at {url} was not ready within {START_LIMIT_S:.0f} s: {reason}")
+
+
+def _free_port(wanted: int) -> int:
+    """`wanted`, or one that the system picks where that is taken."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise OSError("no free port on the loopback interface")
+
+
+def report(console: Console, client: Client, job: dict[str, Any], wall_s: float) -> None:
+    """For each task its best schedule, latency, rate, the vendor's latency in the same run, speedup and trials."""
+    table = Table(
+        title=f"{job['id']}: {job['state']} ({job['stop_reason']}) after {wall_s:.0f} s", title_justify="left"
+    )
+    for column in ("workload", "best schedule", "latency", "rate", "torch", "speedup", "trials"):
+        table.add_column(column, overflow="fold")
+    for task in job["tasks"]:
+        try:
+            best = client.best(task["workload"], target=job["tasks"][0].get("target_kind") or "auto")
+        except ApiError as fault:
+            table.add_row(describe_workload(task["workload"]), str(fault), "-", "-", "-", "-", str(task["trials"]))
+            continue
+        schedule, baseline, speedup = best["schedule"], best.get("baseline") or {}, best.get("speedup_vs_baseline")
+        table.add_row(
+            describe_workload(task["workload"]),
+            f"{schedule['sketch']} {knobs_text(schedule['knobs'])}",
+            seconds(best["latency_s"]),
+            rate(best["tflops"]),
+            seconds(baseline.get("latency_s")),
+            "-" if speedup is None else f"{speedup:.2f}",
+            str(task["trials"]),
+        )
+    console.print(table)
+    trials = job["trials"]
+    failed = ", ".join(f"{kind} {count}" for kind, count in trials["failed_by"].items() if count) or "none"
+    console.print(f"{trials['done']} trials, {trials['ok']} valid; failures by kind: {failed}")
+    overhead = job.get("search_overhead")
+    if overhead is not None:
+        console.print(f"Proposing, predicting and committing took {100 * overhead:.1f} % of the job's wall time")
+
+
+def epilogue(console: Console, url: str, started: int | None) -> None:
+    console.print(f"\nDashboard: {url}/")
+    query = "gemm --m 16 --n 4096 --k 4096 --dtype float32 --trans-b --json"
+    console.print(f"Ask again:  {Path(sys.executable).parent / 'tilewright'} best {query}", soft_wrap=True)
+    if started is not None:
+        console.print(f"Stop the service:  kill {started}")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(main())

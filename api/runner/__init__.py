@@ -1,0 +1,1 @@
+"""The process that claims jobs by lease and runs the search loop."""

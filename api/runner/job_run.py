@@ -1,0 +1,162 @@
+"""One claimed job, from its leased tasks to its end."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from api.runner.lease_keeper import LeaseKeeper
+from api.runner.phases import Phases
+from api.runner.task_run import TaskContext, TaskRun
+from search_space.errors import InvalidField
+from search_space.registry import check_supported
+from search_space.target import Target
+from tuner.job import JobState, StopReason
+from tuner.ports import DeviceInfo, Lease, MeasurePolicy, Measurer, RunnerStore
+from tuner.presets import preset
+from tuner.task import Task
+from tuner.task_scheduler import next_task
+
+# When tasks end for different reasons, the job's is the first of these that any task had.
+REASON_ORDER = (
+    StopReason.TIME,
+    StopReason.TRIALS,
+    StopReason.NO_IMPROVEMENT,
+    StopReason.NEAR_ROOFLINE,
+    StopReason.SPACE_EXHAUSTED,
+    StopReason.NO_VALID_CANDIDATE,
+)
+
+
+class Unschedulable(RuntimeError):
+    """No device here can run the job; the message says which are known."""
+
+
+class JobRun:
+    """Works on one lease until the job has ended, users stop it, or the lease is lost."""
+
+    def __init__(
+        self,
+        store: RunnerStore,
+        measurer: Measurer,
+        devices: Sequence[DeviceInfo],
+        policies: Mapping[str, MeasurePolicy],
+        lease: Lease,
+        keeper: LeaseKeeper,
+        shutdown: threading.Event,
+        learns: bool = True,
+    ) -> None:
+        self._store, self._measurer, self._lease, self._keeper = store, measurer, lease, keeper
+        self._devices, self._policies, self._shutdown = devices, policies, shutdown
+        self._rng = np.random.default_rng(lease.spec.seed)
+        self._preset, self._learns = preset(lease.spec.preset), learns
+        self._started = time.monotonic()
+        self._trials_left = True
+        self._runs: list[TaskRun] = []
+
+    def run(self) -> None:
+        """Raises LeaseLost when another runner took over, and whatever broke; the device is free in any case."""
+        try:
+            self._runs = [self._task_run(i) for i in range(len(self._lease.tasks))]
+            self._search()
+            if not self._must_leave():
+                self._finish()
+        finally:
+            for run in self._runs:
+                run.abandon()
+
+    def _must_leave(self) -> bool:
+        """The job goes on elsewhere, or not at all: users stopped it, the lease is lost, or this runner ends."""
+        return self._keeper.must_stop or self._shutdown.is_set()
+
+    def _task_run(self, position: int) -> TaskRun:
+        leased, spec = self._lease.tasks[position], self._lease.spec
+        workload = spec.tasks[leased.index].workload
+        device = self._device_for(leased.target, leased.index)
+        context = TaskContext(
+            store=self._store,
+            measurer=self._measurer,
+            lease=self._lease,
+            preset=self._preset,
+            policy=self._policies[device.target.kind],
+            phases=Phases(),
+            must_stop=lambda: self._must_leave() or self._out_of_time(),
+            learns=self._learns,
+        )
+        return TaskRun(context, leased, Task(workload, device.target), device)
+
+    def _device_for(self, bound: Target | None, index: int) -> DeviceInfo:
+        """The device the task was bound to, else the first healthy one (GPUs first) that can do the workload."""
+        spec = self._lease.spec
+        workload = spec.tasks[index].workload
+        reasons: list[str] = []
+        for device in sorted(self._devices, key=lambda d: d.target.kind != "cuda"):
+            if not device.healthy or not spec.target.matches(device.target):
+                reasons.append(f"{device.device_id}: {device.detail or 'another target'}")
+                continue
+            if bound is not None and device.target != bound:
+                reasons.append(f"{device.device_id}: the task began on another device")
+                continue
+            try:
+                check_supported(workload, device.target)
+            except InvalidField as fault:
+                reasons.append(f"{device.device_id}: {fault}")
+                continue
+            return device
+        raise Unschedulable(f"no device can run task {index}: {'; '.join(reasons) or 'none is known'}")
+
+    def _elapsed_s(self) -> float:
+        return self._lease.elapsed_s + time.monotonic() - self._started
+
+    def _out_of_time(self) -> bool:
+        limit = self._lease.spec.max_seconds
+        return limit is not None and self._elapsed_s() >= limit
+
+    def _search(self) -> None:
+        while not self._must_leave():
+            for run in self._runs:
+                if run.stop_reason is None and not self._must_leave():
+                    self._stop_where_due(run)
+            open_runs = [r for r in self._runs if r.stop_reason is None]
+            if not open_runs or self._must_leave():
+                return
+            progress = [r.search.progress(r.leased.index, r.leased.weight) for r in open_runs]
+            chosen = next_task(progress, self._preset.scheduler, self._rng)
+            run = next(r for r in open_runs if r.leased.index == chosen)
+            self._leave_others(run)
+            taken = run.run_batch(self._preset.batch_size)
+            self._trials_left = taken > 0 or self._space_ended(run)
+
+    def _space_ended(self, run: TaskRun) -> bool:
+        """Whether nothing was taken because the space has no more, rather than the budget."""
+        return run.search.stop_reason(self._elapsed_s(), self._lease.spec.max_seconds, 1) is StopReason.SPACE_EXHAUSTED
+
+    def _stop_where_due(self, run: TaskRun) -> None:
+        reason = run.search.stop_reason(self._elapsed_s(), self._lease.spec.max_seconds, int(self._trials_left))
+        if reason is not None:
+            self._leave_others(run)
+            run.finish(reason)
+
+    def _leave_others(self, run: TaskRun) -> None:
+        """One task holds the device at a time."""
+        for other in self._runs:
+            if other is not run and other.device.device_id == run.device.device_id:
+                other.close()
+
+    def _finish(self) -> None:
+        reasons = {r.stop_reason for r in self._runs}
+        reason = next((r for r in REASON_ORDER if r in reasons), None)
+        if reasons == {StopReason.NO_VALID_CANDIDATE}:
+            self._store.finish_job(self._lease, JobState.FAILED, reason, self._first_error())
+        else:
+            self._store.finish_job(self._lease, JobState.COMPLETED, reason, None)
+
+    def _first_error(self) -> str:
+        """The first underlying error and the counts by outcome (cases O10)."""
+        records = [r for run in self._runs for r in run.search.state.records]
+        counts = Counter(r.measurement.outcome for r in records)
+        first = next((r.measurement.error for r in records if r.measurement.error), "no error was recorded")
+        listed = ", ".join(f"{n} {outcome}" for outcome, n in sorted(counts.items()))
+        return f"no_valid_candidate: {first} ({listed})"

@@ -1,0 +1,214 @@
+"""One task of a claimed job: its search, its measuring session, and the commits between the two."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from api.runner.phases import Phases
+from cost_model import storage as model_storage
+from cost_model.features import FEATURE_SCHEMA
+from cost_model.model import CostModel
+from search_space.candidate import Candidate
+from search_space.registry import all_sketches, generate_sketches
+from tuner.job import StopReason
+from tuner.measurement import Measurement
+from tuner.outcome import Outcome
+from tuner.ports import (
+    DeviceInfo,
+    Lease,
+    LeasedTask,
+    Measured,
+    MeasurePolicy,
+    Measurer,
+    MeasureSession,
+    Progress,
+    RunnerStore,
+    Trial,
+)
+from tuner.presets import Preset
+from tuner.promotion import promote
+from tuner.round import TaskSearch
+from tuner.task import Task, TuningRecord
+
+log = logging.getLogger("tilewright.runner")
+RELATED_RECORDS = 4000
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """What every task of a job shares."""
+
+    store: RunnerStore
+    measurer: Measurer
+    lease: Lease
+    preset: Preset
+    policy: MeasurePolicy
+    phases: Phases
+    must_stop: Callable[[], bool]
+    learns: bool = True  # whether other jobs' records teach this one: not those of a scripted measurer
+
+
+class TaskRun:
+    """Drives one task. The device is held while a batch or the final runs; not thread-safe."""
+
+    def __init__(self, context: TaskContext, leased: LeasedTask, task: Task, device: DeviceInfo) -> None:
+        self.context, self.leased, self.task, self.device = context, leased, task, device
+        self.stop_reason = leased.stop_reason
+        self._unobserved: list[TuningRecord] = []
+        self._session: MeasureSession | None = None
+        context.store.bind(context.lease, leased.task_id, task)
+        self.search = self._new_search()
+
+    def _new_search(self) -> TaskSearch:
+        c = self.context
+        return TaskSearch(
+            self.task,
+            generate_sketches(self.task.workload, self.task.target),
+            c.preset,
+            c.lease.spec.seed + self.leased.index,
+            roofs=self.device.roofs,
+            records=c.store.records(c.lease, self.leased.task_id),
+            related=self._related(),
+            model=self._warm_model(),
+        )
+
+    def _related(self) -> list[TuningRecord]:
+        """What other jobs measured by the same policy; a script's numbers teach nobody, and nobody teaches a script
+        (one seed then proposes one list, whatever the database holds)."""
+        c = self.context
+        if not c.learns:
+            return []
+        policy = self.device.identity.policy
+        records = c.store.related_records(self.task, RELATED_RECORDS)
+        return [r for r in records if r.measurement.identity is None or r.measurement.identity.policy == policy]
+
+    def _warm_model(self) -> CostModel | None:
+        c = self.context
+        stored = c.store.load_model(self.task.workload.op, self.task.target.kind) if c.learns else None
+        if stored is None:
+            return None
+        model, warning = model_storage.load(stored[0], c.preset.model)
+        if warning:
+            c.store.report(c.lease, Progress(self.leased.index, "model", message=warning))
+        return model
+
+    @property
+    def session(self) -> MeasureSession:
+        if self._session is None:
+            c = self.context
+            with c.phases.spend("open"):
+                self._session = c.measurer.open(self.task, self.device, c.policy, c.lease.spec.seed)
+            if self._session.baseline is not None:
+                name, measurement = self._session.baseline
+                c.store.set_baseline(c.lease, self.leased.task_id, name, measurement)
+        return self._session
+
+    def run_batch(self, size: int) -> int:
+        """Propose, reserve, measure and commit one batch; returns how many trials it took from the budget."""
+        c = self.context
+        with c.phases.spend("propose"):
+            batch = self.search.next_batch(size)
+        if not batch:
+            return 0
+        with c.phases.spend("store"):
+            trials = c.store.reserve(c.lease, self.leased.task_id, batch)
+        self.search.reserved(trials)
+        if not trials:
+            return 0
+        self.session.submit(trials, self.search.best_latency_s)
+        self._drain()
+        with c.phases.spend("fit"):
+            refitted = self.search.refit()
+        self._report(refitted)
+        return len(trials)
+
+    def _drain(self) -> None:
+        c, session = self.context, self.session
+        while session.pending() and not c.must_stop():
+            with c.phases.spend("measure"):
+                done = session.results(0.5)
+            for measured in done:
+                self._take(measured)
+        # Told to the search in the order of the trials, not of their ends: one seed gives one search.
+        for record in sorted(self._unobserved, key=lambda r: (r.trial, r.attempt)):
+            self.search.observe(record)
+        self._unobserved.clear()
+        if c.must_stop():
+            session.cancel()
+
+    def _take(self, measured: Measured) -> None:
+        """Commit one result; a trial that was lost through nobody's fault is tried once more first."""
+        c, trial = self.context, measured.trial
+        if measured.measurement.outcome is Outcome.WORKER_LOST and trial.attempt == 0:
+            with c.phases.spend("store"):
+                again = c.store.retry(c.lease, trial)
+            self.session.submit([again], self.search.best_latency_s)
+            return
+        with c.phases.spend("store"):
+            c.store.commit(c.lease, self.leased.task_id, measured)
+        self._unobserved.append(self._record(trial, measured.measurement))
+
+    def _record(self, trial: Trial, measurement: Measurement) -> TuningRecord:
+        job, predicted = self.context.lease.job_id, trial.predicted_score
+        return TuningRecord(self.task, trial.candidate, trial.ordinal, trial.attempt, measurement, job, predicted)
+
+    def _report(self, refitted: bool) -> None:
+        c = self.context
+        with c.phases.spend("store"):
+            if refitted and c.learns:
+                workload, kind = self.task.workload, self.task.target.kind
+                c.store.save_model(workload.op, kind, model_storage.save(self.search.model), FEATURE_SCHEMA)
+            c.store.report(c.lease, Progress(self.leased.index, "search", c.phases.take()))
+
+    def finish(self, reason: StopReason) -> None:
+        """Measure the finalists again, promote the winner, and give the device back."""
+        c = self.context
+        if self.search.best_latency_s is not None:
+            self._promote()
+        c.store.finish_task(c.lease, self.leased.task_id, reason)
+        self.stop_reason = reason
+        self._report(False)
+        self.close()
+
+    def _promote(self) -> None:
+        c, session = self.context, self.session
+        with c.phases.spend("final"):
+            final = session.final(self._finalists())
+        best = promote(
+            final,
+            self.task,
+            self.device.roofs,
+            {name: sketch.complexity for name, sketch in all_sketches().items()},
+            self.search.trials,
+            np.random.default_rng(c.lease.spec.seed),
+            config=c.preset.final,
+        )
+        if best is None:
+            log.warning("every finalist of task %d failed: %s", self.leased.index, dict(final.failures))
+            return
+        with c.phases.spend("store"):
+            c.store.promote(c.lease, self.leased.task_id, best, session.artifact(best.artifact))
+
+    def _finalists(self) -> list[Candidate]:
+        """The fastest of this search, and what is served today where its sketch still lowers to the same program."""
+        c = self.context
+        finalists = list(self.search.finalists(c.preset.final.finalists))
+        served = c.store.incumbent(self.task, self.device.identity)
+        if served is not None and served[0] not in finalists:
+            sketch = all_sketches().get(served[0].sketch)
+            if sketch is not None and sketch.version == served[0].version:
+                finalists.append(served[0])
+        return finalists
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def abandon(self) -> None:
+        """Stop at once: kill what runs and give the device back."""
+        if self._session is not None:
+            self._session.cancel()
+        self.close()

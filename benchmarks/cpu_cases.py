@@ -1,0 +1,46 @@
+"""The workloads of `benchmarks.cpu`, each with the suite it is shown in."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Case:
+    suite: str
+    workload: dict[str, object]
+
+
+def gemm(suite: str, m: int, n: int, k: int, **more: object) -> Case:
+    return Case(suite, {"op": "gemm", "m": m, "n": n, "k": k, "dtype": "float32", **more})
+
+
+def attention(seq: int, **more: object) -> Case:
+    """BERT-base's attention: 12 heads of 64."""
+    return Case("attention", {"op": "attention", "heads": 12, "seq": seq, "head_dim": 64, "dtype": "float32", **more})
+
+
+SHAPES = (
+    (512, 512, 512),
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (1000, 999, 1001),
+    (128, 3072, 768),
+    (16, 4096, 4096),
+    (1, 4096, 4096),
+)
+HEADLINE = (
+    *(gemm("gemm", *shape) for shape in SHAPES),
+    *(gemm("gemm_trans_b", *shape, trans_b=True) for shape in SHAPES),
+    Case("gemm_bf16", {"op": "gemm", "m": 1024, "n": 1024, "k": 1024, "dtype": "bfloat16"}),
+    attention(128),
+    attention(197),
+    attention(512),
+    attention(2048, causal=True),
+)
+PACKED_AHEAD = tuple(gemm("packed_ahead", *shape, trans_b=True, b_constant=True) for shape in SHAPES)
+STABILITY = (
+    gemm("demo", 16, 4096, 4096, trans_b=True),
+    gemm("demo", 128, 3072, 768),
+    attention(128),
+    attention(512),
+)
+METASCHEDULE = (gemm("metaschedule", 1024, 1024, 1024), gemm("metaschedule", 128, 3072, 768))

@@ -1,0 +1,81 @@
+"""The result files of docs/results/: written by the benchmark itself, never by hand."""
+
+import datetime
+import importlib.metadata
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+
+
+@dataclass
+class ResultFile:
+    """One `docs/results/NAME.json`, in the form that docs/design.md gives ("Result files")."""
+
+    name: str
+    protocol: str
+    environment: Mapping[str, object]
+    rows: list[Mapping[str, object]] = field(default_factory=list)
+    tables: dict[str, object] = field(default_factory=dict)
+    summary: dict[str, object] = field(default_factory=dict)
+
+    def write(self, folder: Path = RESULTS) -> Path:
+        """Write what is there so far (a long benchmark writes after each row); returns the path."""
+        document = {
+            "command": command_line(),
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "commit": commit(),
+            "environment": dict(self.environment),
+            "protocol": self.protocol,
+            "rows": self.rows,
+            "tables": self.tables,
+            "summary": self.summary,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.name}.json"
+        path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        return path
+
+
+def command_line() -> str:
+    """The command as a user of the checkout would type it."""
+    main = sys.modules["__main__"].__spec__
+    name = main.name.removesuffix(".__main__") if main is not None else Path(sys.argv[0]).name
+    return " ".join(["python", "-m", name, *sys.argv[1:]])
+
+
+def commit() -> str:
+    """The commit measured; "+changes" where the checkout differs from it."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    changed = [line for line in git("status", "--porcelain", "-uno").splitlines() if "docs/results/" not in line]
+    return git("rev-parse", "--short", "HEAD") + ("+changes" if changed else "")
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in packages}
+
+
+def cpu_environment(model: str, arch: str, cores: int) -> dict[str, object]:
+    """What a CPU result holds for."""
+    return {
+        "device": model,
+        "cpu": model,
+        "arch": arch,
+        "cores": cores,
+        "driver": None,
+        "cuda": None,
+        "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
+        "tvm": importlib.metadata.version("apache-tvm"),
+        **versions(["xgboost-cpu", "ray"]),
+    }

@@ -1,0 +1,110 @@
+"""What a device is and how fast it can be, found out once on its own host and kept on disk."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from search_space.environment import EnvironmentIdentity
+from search_space.target import Target
+from tuner.ports import DeviceInfo, MeasurePolicy
+from tuner.roofs import Roofs
+from workers import host
+from workers.child import ChildProcess, ChildSpec, Failure
+from workers.script import Scenario
+
+PROBE_TIMEOUT_S = 180.0
+_log = logging.getLogger(__name__)
+
+Json = Mapping[str, object]
+Alone = Callable[[], AbstractContextManager[None]]
+
+
+class ProbeFailed(RuntimeError):
+    """The host could not be identified or its roofs not measured; the message says why."""
+
+
+def identity_under(
+    identity: EnvironmentIdentity, policy: MeasurePolicy, scenario: Scenario | None
+) -> EnvironmentIdentity:
+    """The identity of records taken under `policy`; what a script said is never mistaken for a measurement."""
+    version = "scripted" if scenario is not None else policy.version
+    return dataclasses.replace(identity, policy=f"{version}/{policy.cache}")
+
+
+@dataclass(frozen=True)
+class DeviceProbe:
+    """`cores` 0: all that may be used. The child that loads tvm and torch is only started for what is not kept yet."""
+
+    device_id: str
+    cores: int
+    scenario: Scenario | None
+    cache_dir: Path
+    environment: Mapping[str, str]
+
+    def info(self, alone: Alone) -> DeviceInfo:
+        """`alone` holds the device while its roofs are measured. Raises ProbeFailed."""
+        told = self._kept(f"host-{_fingerprint()}", {"do": "identify"}, contextlib.nullcontext)
+        target = Target.from_json(_mapping(told["target"]))
+        identity = EnvironmentIdentity.from_json(_mapping(told["identity"]))
+        if self.cores:
+            target = dataclasses.replace(target, cores=self.cores)
+            identity = dataclasses.replace(identity, cores=self.cores)
+        identity = identity_under(identity, MeasurePolicy(), self.scenario)
+        if self.scenario is not None:
+            return DeviceInfo(self.device_id, target, identity, None)
+        told = self._kept(f"roofs-{identity.key}", {"do": "roofs", "target": target.to_json()}, alone)
+        return DeviceInfo(self.device_id, target, identity, Roofs.from_json(_mapping(told["roofs"])))
+
+    def _kept(self, name: str, request: Json, holding: Alone) -> Json:
+        """The answer to `request` as it was kept under `name`, or a child's, kept from now on."""
+        path = self.cache_dir / f"{name}.json"
+        if (kept := _read(path)) is not None:
+            return kept
+        spec = ChildSpec("workers.host_probe:make_handler", environment=self.environment)
+        with ChildProcess(spec) as child, holding():
+            reply = child.request(request, timeout_s=PROBE_TIMEOUT_S)
+        if isinstance(reply, Failure):
+            raise ProbeFailed(f"{request['do']}: {reply.error_type} {reply.message}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps(reply.message))
+        fresh.replace(path)  # in one step: another process may read it now
+        return reply.message
+
+
+def _fingerprint() -> str:
+    """Everything that decides what `identify` answers, without loading tvm."""
+    with open("/proc/cpuinfo") as file:
+        info = host.cpu_info(file.read())
+    parts = (
+        host.model_name(info),
+        host.llvm_features(info),
+        host.usable_cores(),
+        host.memory_bytes(),
+        host.system_name(),
+        metadata.version("apache-tvm"),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _read(path: Path) -> Json | None:
+    try:
+        return _mapping(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, AssertionError):
+        _log.warning("%s cannot be read: it is made again", path)
+        return None
+
+
+def _mapping(value: object) -> Json:
+    assert isinstance(value, Mapping)
+    return value

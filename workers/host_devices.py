@@ -1,0 +1,63 @@
+"""The devices of a host as the measurer sees them: their names, their children, what they are and what they can do."""
+
+import hashlib
+import pickle
+import socket
+
+from tuner.ports import DeviceInfo
+from workers.child import ChildSpec
+from workers.config import MeasurerConfig
+from workers.device import DeviceSettings
+from workers.device_probe import DeviceProbe
+
+RESOURCE = "device:"  # prefix of the Ray resource that stands for one device, one unit each
+
+# A script that allocates without end must end soon, and harm nobody.
+SCRIPTED_MEMORY_BYTES = 768 << 20
+
+
+def device_ids() -> tuple[str, ...]:
+    """The devices of this host: its CPU counts as one."""
+    return (f"cpu:{socket.gethostname()}",)
+
+
+def settings(device_id: str, config: MeasurerConfig) -> DeviceSettings:
+    """What the measuring actor of a device needs. A script shares no lock with real measurements, nor with another
+    script: what it answers does not depend on who else runs."""
+    lock_name = device_id
+    if config.scenario is not None:
+        lock_name += ":script:" + hashlib.sha256(pickle.dumps(config.scenario)).hexdigest()[:16]
+    return DeviceSettings(device_id, lock_name, str(config.lock_dir), _measuring_child(config))
+
+
+def probe(device_id: str, config: MeasurerConfig) -> DeviceProbe:
+    return DeviceProbe(device_id, config.cores, config.scenario, config.cache_dir, _environment(config))
+
+
+def _measuring_child(config: MeasurerConfig) -> ChildSpec:
+    if config.scenario is not None:
+        return ChildSpec("workers.measure_child:scripted_child", memory_limit_bytes=_memory(config))
+    return ChildSpec(
+        "workers.measure_child:cpu_child", {"cores": config.worker_cores}, _environment(config), _memory(config)
+    )
+
+
+def builder_child(device: DeviceInfo, config: MeasurerConfig) -> ChildSpec:
+    if config.scenario is not None:
+        return ChildSpec("workers.scripted:scripted_builder", memory_limit_bytes=_memory(config))
+    arguments = {"cache_dir": str(config.cache_dir / "builds")}
+    # One builder a core: a compiler that threads by itself would only get in the way of the others.
+    return ChildSpec("workers.build.child:make_handler", arguments, {"OMP_NUM_THREADS": "1"}, _memory(config))
+
+
+def _memory(config: MeasurerConfig) -> int:
+    if config.child_memory_bytes or config.scenario is None:
+        return config.child_memory_bytes
+    return SCRIPTED_MEMORY_BYTES
+
+
+def _environment(config: MeasurerConfig) -> dict[str, str]:
+    """One OpenMP pool for torch and for ours, as wide as the worker's cores; threads are not bound: a bound caller
+    shares a core with one of the pool's threads and halves the speed."""
+    cores = str(config.worker_cores)
+    return {"OMP_NUM_THREADS": cores, "MKL_NUM_THREADS": cores, "OMP_PROC_BIND": "false", "OMP_DYNAMIC": "false"}

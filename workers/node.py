@@ -1,0 +1,23 @@
+"""Joins this host to a Ray cluster with its devices, so that measuring actors can be placed here."""
+
+import json
+import os
+import sys
+
+from workers.host_devices import RESOURCE, device_ids
+
+
+def node_command(address: str, cores: int | None = None) -> list[str]:
+    """The command that runs a Ray node here until it is stopped: `cores` CPUs for builders, one unit a device."""
+    resources = {RESOURCE + device_id: 1 for device_id in device_ids()}
+    return [
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        f"--address={address}",
+        f"--num-cpus={cores or len(os.sched_getaffinity(0))}",
+        f"--resources={json.dumps(resources)}",
+        "--disable-usage-stats",
+        "--block",
+    ]

@@ -1,0 +1,84 @@
+"""A session's stays on its device: taking it, keeping it, giving it back, and what the death of its actor means."""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from tuner.measurement import Measurement
+from tuner.outcome import Outcome
+from workers.bench import Contest
+from workers.final_bed import Entrant, OpenTask
+from workers.remote import DeviceLost, RemoteDevice
+
+
+class DeviceStay:
+    """For one thread at a time, but for `cancel`. `cancelled` says whether waiting for the device is still wanted."""
+
+    def __init__(self, remote: RemoteDevice, task: OpenTask) -> None:
+        self.session = uuid.uuid4().hex
+        self._remote = remote
+        self._task = task
+
+    def take(self, cancelled: Callable[[], bool]) -> None:
+        """Wait for the device. Raises Cancelled, MeasurerUnavailable."""
+        while True:
+            try:
+                self._remote.acquire(self.session, cancelled)
+            except DeviceLost:
+                continue
+            return
+
+    def keep(self, cancelled: Callable[[], bool]) -> None:
+        """Still here. With the actor the hold on the device is gone: then it is taken again."""
+        try:
+            held = self._remote.control("renew", self.session)
+        except DeviceLost:
+            held = False
+        if not held:
+            self.take(cancelled)
+
+    def leave(self) -> None:
+        try:
+            self._remote.control("release", self.session)
+        except DeviceLost:
+            return  # its hold went with it
+
+    def warm_up(self, wait: bool) -> None:
+        try:
+            self._remote.work("warm_up", wait)
+        except DeviceLost:
+            return  # the next call goes to a new actor, which starts its child by itself
+
+    def baseline(self) -> tuple[str, Measurement]:
+        """Raises DeviceLost."""
+        answer: tuple[str, Measurement] = self._remote.work("baseline", self.session, self._task)
+        return answer
+
+    def measure(self, entrant: Entrant, best_latency_s: float | None, cancelled: Callable[[], bool]) -> Measurement:
+        try:
+            measurement: Measurement = self._remote.work("measure", self.session, self._task, entrant, best_latency_s)
+            return measurement
+        except DeviceLost as fault:
+            lost = Measurement(Outcome.WORKER_LOST, error=str(fault), identity=self._task.identity)
+        self.take(cancelled)
+        return lost
+
+    def final(
+        self, entrants: Sequence[Entrant], vendor: str
+    ) -> tuple[Contest[str], Mapping[str, float], tuple[float, float]]:
+        """Raises DeviceLost."""
+        answer: tuple[Contest[str], Mapping[str, float], tuple[float, float]] = self._remote.work(
+            "final", self.session, self._task, entrants, vendor
+        )
+        return answer
+
+    def cancel(self, timeout_s: float) -> bool:
+        """Kill what runs and free the device; False when there is no actor any more."""
+        try:
+            self._remote.control("cancel", self.session, timeout_s=timeout_s)
+        except DeviceLost:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """The actor does not listen: its death frees the device."""
+        self._remote.kill()
