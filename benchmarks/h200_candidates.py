@@ -207,9 +207,11 @@ def _large(w: GemmWorkload) -> Iterator[tuple[str, Knobs]]:
 
 def _fitted(w: GemmWorkload, dependent: tuple[bool, ...]) -> Iterator[tuple[str, Knobs]]:
     """The tiles that the sketch itself would try first, and ping-pong on those that leave room for it."""
-    for knobs in get_sketch("cuda_gemm_ws").seeds(w, H200)[:_FITTED]:
+    for rank, knobs in enumerate(get_sketch("cuda_gemm_ws").seeds(w, H200)[:_FITTED]):
         for early in dependent:
             yield "cuda_gemm_ws", {**knobs, "dependent": early}
+            if w.m <= 512 and rank < 1 and w.n % 8 == 0:
+                yield "cuda_gemm_ws", {**knobs, "dependent": early, "store": "direct"}
         if knobs["block_m"] == 128 and w.m > 256:
             yield "cuda_gemm_ws", {**knobs, "schedule": "pingpong"}
         if w.m > 1024:

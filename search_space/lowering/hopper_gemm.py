@@ -57,6 +57,7 @@ def gemm_kernel(c: Tile, entry: str = "main"):
     BIAS, EPI = c.epilogue != "none", c.epilogue
     a_map, b_map, c_map = (_map_fields(c, o) for o in "abc")
     CHUNKS = BN // EW
+    ODD = MI * CHUNKS % EB != 0
 
     def mma_block(acc, da, db, begun):
         # Plain Python: unrolled while the script is parsed.
@@ -380,6 +381,10 @@ def gemm_kernel(c: Tile, entry: str = "main"):
                     for chunk in T.unroll(MI * CHUNKS):
                         ebase = T.meta_var(((wg * 4 + warp) * EB + chunk % EB) * (16 * EW))
                         if TMA_STORE:
+                            # With an odd number of chunks a tile's first one takes the buffer of the last tile's last.
+                            if ODD:
+                                if (lane == 0) & (chunk == 0):
+                                    T.ptx.cp.async_.bulk.wait_group.read(0)
                             if lane == 0:
                                 T.ptx.cp.async_.bulk.wait_group.read(EB - 1)
                         T.cuda.warp_sync()
