@@ -184,6 +184,18 @@ def report(logs: Sequence[Path]) -> tuple[Row, list[Recorded]]:
     return result, records
 
 
+def earlier_sitting(log: Path) -> list[list[Any]]:
+    """[m, n, k, ratio, low, high] of another sitting's finals, for comparison; its candidates were fewer."""
+    shapes = Shapes()
+    shapes.read(log)
+    rows = []
+    for index, (w, _) in enumerate(race_entries()):
+        best = shapes.finals.get(index, {}).get("final", {}).get("stream")
+        if best is not None and suite_of(index) != "layouts":
+            rows.append([w.m, w.n, w.k, *(round(x, 4) for x in best["ratio"])])
+    return rows
+
+
 def commit() -> str:
     ran = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     return ran.stdout.strip() or "unknown"
@@ -192,10 +204,16 @@ def commit() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logs", nargs="+", type=Path)
+    parser.add_argument("--earlier", type=Path, help="log of another sitting: its ratios become a table")
+    parser.add_argument("--host", type=Path, help="output of benchmarks.h200_host: becomes a table")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--records", type=Path)
     args = parser.parse_args()
     result, records = report(args.logs)
+    if args.earlier:
+        result["tables"]["earlier_sitting"] = earlier_sitting(args.earlier)
+    if args.host:
+        result["tables"]["host_overhead"] = json.loads(args.host.read_text())["host"]
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -25,7 +25,7 @@ RACE_FACTOR = 1.5
 FINALISTS = 7
 DEPENDENT_FINALISTS = 3
 _GRAPH_SECS = 6e-4
-# The card lowers its clock in steps during the first tenth of a second of full load: all contestants run that long first.
+# The card lowers its clock in steps during the first tenth of a second of full load: all run that long first.
 _HEAT_SECS = 0.1
 
 
