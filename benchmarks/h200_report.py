@@ -34,7 +34,9 @@ PROTOCOL = (
     "round it. The winner is chosen on the first third of the rounds, latency_s and ratio (median of paired "
     "ratios, 95 % bootstrap interval) come from the others; then it is checked again. Prebuilt cubins with run- "
     "time extents: trials counts the candidates tried on the shape, wall_s all that its race took, compilation "
-    "excluded. roof_fraction: max(bytes once / 4.3 TB/s, flops / 790 TFLOP/s) over latency_s."
+    "excluded. roof_fraction: max(bytes once / 4.3 TB/s, flops / 790 TFLOP/s) over latency_s. The table "
+    "layouts_types_epilogues is there for what was checked: torch computes the product alone there, without the "
+    "epilogue."
 )
 Row = dict[str, Any]
 
@@ -164,7 +166,7 @@ def report(logs: Sequence[Path]) -> tuple[Row, list[Recorded]]:
         "python -m benchmarks.h200_gemm race DIR --out LOG; python -m benchmarks.h200_report LOG",
         "date": shapes.date,
         "commit": commit(),
-        "environment": {"sittings": shapes.environment},
+        "environment": environment_of(shapes.environment),
         "protocol": PROTOCOL,
         "rows": rows,
         "tables": {
@@ -196,6 +198,24 @@ def earlier_sitting(log: Path) -> list[list[Any]]:
     return rows
 
 
+def environment_of(sittings: Sequence[Row]) -> Row:
+    """The last sitting's device and libraries, and the compilers; run where the kernels were made."""
+    from workers.build.cuda import identity
+
+    last = sittings[-1] if sittings else {}
+    made = identity()
+    return {
+        "device": last.get("device"),
+        "driver": last.get("nvidia_smi", {}).get("driver_version"),
+        "cuda": last.get("cuda"),
+        "torch": last.get("torch"),
+        "tvm": made["tvm"],
+        "compiler": made["compiler"],
+        "cores": last.get("cores"),
+        "sittings": list(sittings),
+    }
+
+
 def commit() -> str:
     ran = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     return ran.stdout.strip() or "unknown"
@@ -211,7 +231,7 @@ def main() -> None:
     args = parser.parse_args()
     result, records = report(args.logs)
     if args.earlier:
-        result["tables"]["earlier_sitting"] = earlier_sitting(args.earlier)
+        result["tables"]["earlier_sitting_before_the_staged_store_was_fixed"] = earlier_sitting(args.earlier)
     if args.host:
         result["tables"]["host_overhead"] = json.loads(args.host.read_text())["host"]
     if args.out:
