@@ -11,32 +11,9 @@ from benchmarks.result_file import RESULTS, ROOT
 from tilewright.cli.show import describe_workload, seconds
 
 BEGIN, END = "<!-- results: python -m benchmarks.readme -->", "<!-- end of results -->"
-FIELDS = frozenset(
-    [
-        "op",
-        "m",
-        "n",
-        "k",
-        "batch",
-        "dtype",
-        "dtype_a",
-        "dtype_b",
-        "dtype_out",
-        "trans_a",
-        "trans_b",
-        "epilogue",
-        "b_constant",
-        "heads_q",
-        "heads_kv",
-        "seq_q",
-        "seq_kv",
-        "head_dim",
-        "head_dim_v",
-        "causal",
-        "layout",
-        "pass",
-    ]
-)
+_GEMM = "m n k batch dtype_a dtype_b dtype_out trans_a trans_b epilogue b_constant"
+_ATTENTION = "heads_q heads_kv seq_q seq_kv head_dim head_dim_v causal layout pass"
+FIELDS = frozenset(f"op dtype {_GEMM} {_ATTENTION}".split(" "))
 Document = Mapping[str, Any]
 
 
@@ -58,7 +35,7 @@ def workload(row: Mapping[str, Any]) -> str:
 def cpu(document: Document) -> list[str]:
     summary = document["summary"]
     lines = [
-        f"Geometric mean over torch {summary['geometric_mean']:.2f}, worst {summary['worst']:.2f}, {summary['rows']} rows.",
+        f"Geometric mean over torch {summary['geometric_mean']:.2f}, worst {summary['worst']:.2f}, of {summary['rows']}.",
         "",
         "| workload | ours | torch | torch / ours [95 %] | share of the roof | trials | found by |",
         "|---|---|---|---|---|---|---|",
@@ -73,10 +50,10 @@ def cpu(document: Document) -> list[str]:
 def service(document: Document) -> list[str]:
     tables = document["tables"]
     best, status = tables["best"], tables["status_while_building"]
+    lookups = f"p50 {best['p50_ms']:.1f} ms, p99 {best['p99_ms']:.1f} ms"
     return [
-        f"On {tables['records']:,} records: best-schedule queries p50 {best['p50_ms']:.1f} ms, p99 {best['p99_ms']:.1f} ms "
-        f"from a second process; job status while a job is built p99 {status['p99_ms']:.0f} ms; HTTP process "
-        f"{tables['api_resident_mib']:.0f} MiB resident.",
+        f"On {tables['records']:,} records, from a second process: best-schedule queries {lookups}; job status while a "
+        f"job is built p99 {status['p99_ms']:.0f} ms; the HTTP process takes {tables['api_resident_mib']:.0f} MiB."
     ]
 
 
