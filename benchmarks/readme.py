@@ -34,8 +34,9 @@ def workload(row: Mapping[str, Any]) -> str:
 
 def cpu(document: Document) -> list[str]:
     summary = document["summary"]
+    mean, worst = summary["geometric_mean"], summary["worst"]
     lines = [
-        f"Geometric mean over torch {summary['geometric_mean']:.2f}, worst {summary['worst']:.2f}, of {summary['rows']}.",
+        f"Geometric mean over torch {mean:.2f}, worst {worst:.2f}, of {summary['rows']} rows.",
         "",
         "| workload | ours | torch | torch / ours [95 %] | share of the roof | trials | found by |",
         "|---|---|---|---|---|---|---|",
@@ -51,10 +52,11 @@ def service(document: Document) -> list[str]:
     tables = document["tables"]
     best, status = tables["best"], tables["status_while_building"]
     lookups = f"p50 {best['p50_ms']:.1f} ms, p99 {best['p99_ms']:.1f} ms"
-    return [
+    text = (
         f"On {tables['records']:,} records, from a second process: best-schedule queries {lookups}; job status while a "
         f"job is built p99 {status['p99_ms']:.0f} ms; the HTTP process takes {tables['api_resident_mib']:.0f} MiB."
-    ]
+    )
+    return [text]
 
 
 def summary_lines(document: Document) -> list[str]:

@@ -55,6 +55,7 @@ echo "Installing into $VENV (a few minutes the first time)"
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 pip() { "$VENV/bin/python" -m pip --disable-pip-version-check -q "$@" 2> >(grep -v '^WARNING: Location' >&2); }
 pip install "$(grep '^torch==' requirements/lock.txt)" -c requirements/lock.txt
-pip install -r requirements/lock.txt
+# The lock is complete: nothing is left to resolve.
+pip install --no-deps -r requirements/lock.txt
 pip install --no-deps --no-build-isolation -e .
 echo "$wanted" > "$stamp"
