@@ -66,8 +66,12 @@ def _await_devices(measurer: Measurer, stop: threading.Event) -> None:
 
 
 def _end_with_parent(stop: threading.Event) -> None:
-    """The pipe on stdin closes when the parent dies, however it dies: then nobody would ever stop this process."""
-    sys.stdin.buffer.read()
+    """The pipe on stdin closes when the parent dies, however it dies: then nobody would ever stop this process.
+
+    Read without Python's buffer: its lock, held by this thread, would abort the interpreter's own end.
+    """
+    while os.read(0, 4096):
+        pass
     stop.set()
 
 
