@@ -158,7 +158,7 @@ def _sources(sketch: str) -> str:
     """Hash of the lowering's source: while it is being written, its version number alone says too little."""
     root = Path(next(iter(search_space.__path__)))
     digest = hashlib.sha256()
-    for path in sorted((*root.glob("lowering/*.py"), *root.glob(f"sketches/{sketch}/*.py"))):
+    for path in sorted((*root.glob("lowering/*.py"), *root.glob("hopper/*.py"), *root.glob(f"sketches/{sketch}/*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
