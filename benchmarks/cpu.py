@@ -11,7 +11,7 @@ from statistics import median
 
 from api.wiring import MeasurerChoice, build_measurer
 from benchmarks import metaschedule
-from benchmarks.cpu_cases import HEADLINE, METASCHEDULE, PACKED_AHEAD, STABILITY, Case
+from benchmarks.cpu_cases import DEMO_TRIALS, HEADLINE, METASCHEDULE, PACKED_AHEAD, STABILITY, Case
 from benchmarks.paired import geometric_mean, paired_ratio
 from benchmarks.result_file import ResultFile, cpu_environment
 from benchmarks.tuning import Bench
@@ -54,10 +54,10 @@ def row(bench: Bench, case: Case, trials: int) -> dict[str, object]:
     }
 
 
-def stability(bench: Bench, seeds: int, trials: int) -> dict[str, object]:
+def stability(bench: Bench, seeds: int) -> dict[str, object]:
     """The demo's job tuned with several seeds; the winners of each task measured again together."""
     workloads = [c.workload for c in STABILITY]
-    runs = [bench.tune(workloads, trials * len(workloads), seed).winners for seed in range(seeds)]
+    runs = [bench.tune(workloads, DEMO_TRIALS, seed).winners for seed in range(seeds)]
     table = []
     for i, workload in enumerate(workloads):
         winners = [run[i] for run in runs]
@@ -67,7 +67,12 @@ def stability(bench: Bench, seeds: int, trials: int) -> dict[str, object]:
         spread = (max(latencies) - min(latencies)) / median(latencies)
         flips = sum(w != winners[0] for w in winners[1:]) / max(1, len(winners) - 1)
         table.append({"workload": workload, "latency_s": latencies, "spread": spread, "winner_flip_rate": flips})
-    return {"seeds": seeds, "rows": table, "largest_spread": max(float(str(r["spread"])) for r in table)}
+    return {
+        "seeds": seeds,
+        "trials": DEMO_TRIALS,
+        "rows": table,
+        "largest_spread": max(float(str(r["spread"])) for r in table),
+    }
 
 
 def summarise(result: ResultFile) -> None:
@@ -86,11 +91,11 @@ def run(bench: Bench, options: argparse.Namespace) -> None:
         print(f"{case.suite:14} {case.workload} ratio {done['ratio']:.3f} {done['ratio_ci95']}", flush=True)
         summarise(result)
         result.write(options.out)
-    if not options.only:
+    if options.packed:
         result.tables["packed_ahead"] = [row(bench, case, options.trials) for case in PACKED_AHEAD]
         result.write(options.out)
     if options.seeds:
-        result.tables["stability"] = stability(bench, options.seeds, options.trials)
+        result.tables["stability"] = stability(bench, options.seeds)
         result.write(options.out)
     if options.metaschedule:
         result.tables["metaschedule"] = [metaschedule.compare(c.workload, result.rows) for c in METASCHEDULE]
@@ -103,6 +108,7 @@ def main() -> None:
     parser.add_argument("--preset", default="standard")
     parser.add_argument("--seeds", type=int, default=5, help="searches of the stability table; 0 leaves it out")
     parser.add_argument("--only", default=None, help="only the headline suites whose name holds this")
+    parser.add_argument("--packed", action=argparse.BooleanOptionalAction, default=True, help="weights packed ahead")
     parser.add_argument("--metaschedule", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
