@@ -18,6 +18,7 @@ from search_space.target import Target
 from tuner.ports import DeviceInfo, MeasurePolicy, MeasurerUnavailable
 from tuner.roofs import Roofs
 from workers import host
+from workers.build.result import BuildToolMissing
 from workers.child import ChildProcess, ChildSpec, Failure
 from workers.script import Scenario
 
@@ -30,6 +31,10 @@ Alone = Callable[[], AbstractContextManager[None]]
 
 class ProbeFailed(MeasurerUnavailable):
     """The host could not be identified or its roofs not measured; the message says why."""
+
+
+class ToolMissing(ProbeFailed):
+    """The host lacks what builds programs; everything else about it can be told."""
 
 
 def identity_under(
@@ -63,16 +68,20 @@ class DeviceProbe:
             return DeviceInfo(self.device_id, target, identity, None)
         return DeviceInfo(self.device_id, target, identity, self._roofs(target, identity, alone))
 
-    def _roofs(self, target: Target, identity: EnvironmentIdentity, alone: Alone) -> Roofs:
+    def _roofs(self, target: Target, identity: EnvironmentIdentity, alone: Alone) -> Roofs | None:
         """Kept from an earlier start, unless the machine was busy then: a roof that others had a part of is too low,
-        so it is measured again and the higher counts."""
+        so it is measured again and the higher counts. None where this host has no compiler: its jobs then say so."""
         path = self.cache_dir / f"roofs-{identity.key}.json"
         kept = _read(path)
         before = Roofs.from_json(_mapping(kept["roofs"])) if kept is not None else None
         if kept is not None and before is not None and float(str(kept.get("load", math.inf))) <= target.cores:
             return before
         load = os.getloadavg()[0]
-        told = self._ask({"do": "roofs", "target": target.to_json()}, alone)
+        try:
+            told = self._ask({"do": "roofs", "target": target.to_json()}, alone)
+        except ToolMissing as fault:
+            _log.warning("%s: no roofs are known, and no candidate can be built", fault)
+            return before
         roofs = Roofs.from_json(_mapping(told["roofs"]))
         if before is not None:
             roofs = _higher(roofs, before)
@@ -93,7 +102,8 @@ class DeviceProbe:
         with ChildProcess(spec) as child, holding():
             reply = child.request(request, timeout_s=PROBE_TIMEOUT_S)
         if isinstance(reply, Failure):
-            raise ProbeFailed(f"{request['do']}: {reply.error_type} {reply.message}")
+            kind = ToolMissing if reply.error_type == BuildToolMissing.__name__ else ProbeFailed
+            raise kind(f"{request['do']}: {reply.error_type} {reply.message}")
         return reply.message
 
 

@@ -34,6 +34,7 @@ def serve(
 ) -> None:
     """Serve the API and the dashboard, and run the jobs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it says which database it looks at, at every look
     try:
         choice = MeasurerChoice.parse(measurer)
         path = key_file or default_key_file()
