@@ -18,8 +18,7 @@ def gemm_kernel(c: Tile, entry: str = "main"):
     """PrimFunc `entry`(a, b[, bias][, partial, flags], c, scalars). See `launch` in each sketch for the scalars."""
     BM, BN, BK, S, NC, MI = c.block_m, c.block_n, c.block_k, c.stages, c.consumers, c.rows_of_64
     CM, CN, CS = c.cluster_m, c.cluster_n, c.cluster
-    A, B = operands.strides(c)
-    A_EL, B_EL = BM * BK, BN * BK
+    (A, B), A_EL, B_EL = operands.strides(c), BM * BK, BN * BK
     NACC, EW, EB = c.accumulators, c.store_width, c.store_buffers
     PP, SK, BATCH, EARLY = c.pingpong, c.stream_k, c.batched, c.early_b
     OWN, RANK = 1 if PP else NC, 3 if BATCH else 2  # consumers that read one stage; dimensions of a tensor map
