@@ -1,0 +1,50 @@
+"""Writes the CUDA source of every kernel that the H200 race needs: `python -m benchmarks.h200_emit DIR`.
+
+Needs TVM and no GPU. DIR/kernels.json says, by kernel key, the source file and each kernel's parameter order; the
+machine with the GPU needs neither TVM nor this module.
+"""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.h200_candidates import H200, race_entries
+from benchmarks.h200_keys import kernel_key
+from search_space.candidate import Candidate
+from search_space.gemm import GemmWorkload
+
+
+def needed() -> dict[str, tuple[GemmWorkload, Candidate]]:
+    """kernel key -> one (workload, candidate) that has it."""
+    out: dict[str, tuple[GemmWorkload, Candidate]] = {}
+    for workload, chosen in reversed(race_entries()):
+        for candidate in chosen:
+            out.setdefault(kernel_key(workload, candidate), (workload, candidate))
+    return out
+
+
+def emit(folder: Path) -> None:
+    from workers.build.cuda import cuda_source, with_parameters
+
+    folder.mkdir(parents=True, exist_ok=True)
+    index: dict[str, dict[str, object]] = {}
+    todo = needed()
+    for i, (key, (workload, candidate)) in enumerate(todo.items()):
+        path = folder / f"{key}.cu"
+        note = folder / f"{key}.json"
+        if not (path.exists() and note.exists()):
+            lower = importlib.import_module(f"search_space.sketches.{candidate.sketch}.lower").lower
+            lowered = lower(workload, H200, candidate.knobs)
+            source = cuda_source(lowered, H200)
+            launch = with_parameters(lowered.launch, source)
+            path.write_text(source)
+            orders = {k["symbol"]: k["parameters"] for k in launch["kernels"]}
+            note.write_text(json.dumps({"parameters": orders, "candidate": candidate.to_json()}))
+            print(f"{i + 1}/{len(todo)} {key} {candidate.sketch}", flush=True)
+        index[key] = json.loads(note.read_text())
+    (folder / "kernels.json").write_text(json.dumps(index))
+
+
+if __name__ == "__main__":
+    emit(Path(sys.argv[1]))

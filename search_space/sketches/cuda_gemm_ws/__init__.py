@@ -1,0 +1,1 @@
+"""Warp-specialised TMA + mbarrier + wgmma GEMM, persistent, with cluster multicast."""
