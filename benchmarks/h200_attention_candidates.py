@@ -57,99 +57,83 @@ def _knobs(block_kv: int, consumers: int, q_buffers: int, epilogue: str, pv_wait
     }  # fmt: skip
 
 
+def _under(choice: "partial[Knobs]", **more: object) -> Knobs:
+    """FlashAttention-3's order: maxima, wait for P V, then powers and rescaling side by side."""
+    return choice("max", rescale="under", **more)
+
+
 def _full_64() -> Iterator[Knobs]:
     three, two = partial(_knobs, 128, 3, 2, "tma"), partial(_knobs, 128, 2, 2, "tma")
     for pv_wait in ("early", "max", "late"):
         yield three(pv_wait)
-        yield two(pv_wait)
-    yield three("late", pingpong=False)
-    yield three("late", rescale="before")
+    yield two("early")
+    for choice in (three, two, partial(_knobs, 192, 2, 2, "tma")):
+        yield _under(choice)
+    yield _under(three, pingpong=False)
     yield three("early", overlap=False, pingpong=False)
-    yield three("early", pingpong=False)
-    for pv_wait in ("early", "late"):
-        yield _knobs(192, 2, 2, "tma", pv_wait)
-    yield _knobs(192, 2, 2, "direct", "late")
 
 
 def _causal_64() -> Iterator[Knobs]:
     three, two = partial(_knobs, 128, 3, 2, "tma"), partial(_knobs, 128, 2, 2, "tma")
-    for pv_wait in ("early", "max", "late"):
-        yield three(pv_wait)
-        yield two(pv_wait)
-        yield three(pv_wait, dynamic=True)
-        yield two(pv_wait, dynamic=True)
+    for choice in (three, two):
+        for dynamic in (False, True):
+            yield choice("early", dynamic=dynamic)
+            yield _under(choice, dynamic=dynamic)
+    yield three("max", dynamic=True)
     yield three("early", diagonal="mask")
-    yield three("late", pingpong=False)
-    yield two("late", pingpong=False, dynamic=True)
-    yield _knobs(64, 3, 2, "tma", "late", dynamic=True, stages=4)
-    yield _knobs(64, 2, 2, "tma", "late", dynamic=True, stages=4)
-    yield _knobs(192, 2, 2, "tma", "late", dynamic=True)
 
 
 def _full_128() -> Iterator[Knobs]:
-    two, three, wide = (
-        partial(_knobs, 128, 2, 2, "tma"),
-        partial(_knobs, 80, 3, 2, "tma"),
-        partial(_knobs, 176, 2, 1, "tma"),
-    )
+    two, three = partial(_knobs, 128, 2, 2, "tma"), partial(_knobs, 80, 3, 2, "tma")
+    wide = partial(_knobs, 176, 2, 1, "tma")
     for pv_wait in ("early", "max", "late"):
         yield two(pv_wait)
-        yield three(pv_wait)
-        yield wide(pv_wait)
     yield two("early", overlap=False, pingpong=False)
-    yield two("early", pingpong=False)
-    yield two("late", pingpong=False)
-    yield two("late", rescale="before")
     yield two("late", lazy=8)
     yield three("early", lazy=8)
     yield three("late", lazy=8)
-    yield wide("max", rescale="before")
-    yield _knobs(176, 2, 1, "direct", "late")
-    yield _knobs(176, 2, 1, "direct", "max")
+    for choice in (two, three, wide):
+        yield _under(choice)
+    yield _under(three, lazy=8)
+    yield _under(wide, lazy=8)
+    yield _under(two, pingpong=False)
 
 
 def _causal_128() -> Iterator[Knobs]:
     two, three = partial(_knobs, 128, 2, 2, "tma"), partial(_knobs, 80, 3, 2, "tma")
-    for pv_wait in ("early", "max", "late"):
-        yield two(pv_wait)
-        yield two(pv_wait, dynamic=True)
-        yield three(pv_wait, dynamic=True)
+    for dynamic in (False, True):
+        yield two("early", dynamic=dynamic)
+        yield two("max", dynamic=dynamic)
+        yield _under(two, dynamic=dynamic)
+    yield two("late", dynamic=True)
     yield two("early", overlap=False, pingpong=False)
     yield two("early", diagonal="mask")
-    yield two("late", pingpong=False, dynamic=True)
-    yield two("late", rescale="before", dynamic=True)
-    yield three("early", lazy=8, dynamic=True)
+    yield _under(two, pingpong=False, dynamic=True)
     yield three("late", lazy=8, dynamic=True)
-    yield _knobs(64, 2, 2, "tma", "late", dynamic=True, stages=4)
-    yield _knobs(80, 3, 1, "tma", "late", stages=3)
-    yield _knobs(176, 2, 1, "tma", "max", dynamic=True)
+    yield _under(three, dynamic=True)
+    yield _under(three, lazy=8, dynamic=True)
 
 
 def _full_256() -> Iterator[Knobs]:
-    direct, bulk = partial(_knobs, 80, 2, 1, "direct"), partial(_knobs, 80, 2, 1, "tma")
+    direct = partial(_knobs, 80, 2, 1, "direct")
     for pv_wait in ("early", "max", "late"):
         yield direct(pv_wait, lazy=8)
-        yield direct(pv_wait)
-    yield bulk("early", lazy=8)
-    yield bulk("late", lazy=8)
-    yield direct("early", rescale="before")
-    yield direct("late", rescale="before")
-    yield direct("late", lazy=8, pingpong=False)
+    yield _under(direct)
+    yield _under(direct, lazy=8)
+    yield _under(direct, lazy=8, pingpong=False)
 
 
 def _causal_256() -> Iterator[Knobs]:
     direct, bulk = partial(_knobs, 80, 2, 1, "direct"), partial(_knobs, 80, 2, 1, "tma")
-    for pv_wait in ("early", "late"):
-        yield direct(pv_wait, lazy=8)
-        yield direct(pv_wait, lazy=8, dynamic=True)
-        yield bulk(pv_wait, lazy=8)
-        yield direct(pv_wait, rescale="before", dynamic=True)
-    yield direct("max", lazy=8, dynamic=True)
-    yield direct("late", lazy=8, dynamic=True, pingpong=False)
-    yield bulk("late", lazy=8, dynamic=True)
+    for dynamic in (False, True):
+        yield direct("early", lazy=8, dynamic=dynamic)
+        yield direct("late", lazy=8, dynamic=dynamic)
+        yield _under(direct, lazy=8, dynamic=dynamic)
+    yield _under(direct, dynamic=True)
+    yield bulk("late", lazy=8)
     yield bulk("early", lazy=8, diagonal="mask")
-    yield _knobs(64, 2, 1, "direct", "late", lazy=8, dynamic=True)
-    yield _knobs(64, 2, 1, "direct", "early", lazy=8, dynamic=True)
+    for pv_wait in ("late", "early"):
+        yield _knobs(64, 2, 1, "direct", pv_wait, lazy=8, dynamic=True)
 
 
 _CHOICES: Mapping[tuple[int, bool], tuple[Knobs, ...]] = {
@@ -168,7 +152,7 @@ def candidates(w: AttentionWorkload) -> list[Candidate]:
             fixed["diagonal"] = "mask"
         schedules = ("dynamic",) if dynamic else ("static",) if knobs["q_buffers"] == 2 else ("static", "single")
         for schedule in schedules:
-            for group in (4, 16, 0) if dynamic else (1, 4, 16) if w.causal else (1, 4):
+            for group in (4, 8, 16, 32, 0) if dynamic else (1, 4, 16) if w.causal else (1, 4):
                 if group < heads:
                     choice: Knobs = {**fixed, "schedule": schedule, "group": group}
                     if SKETCH.violated(w, H200, choice) is None:
@@ -190,11 +174,16 @@ def checked_only() -> list[tuple[AttentionWorkload, Candidate]]:
     """Kernels that are checked, not timed: float16, LSE, one consumer, shallow and deep rings."""
     chosen = [
         (64, "fp16", True, _knobs(128, 3, 2, "tma", "late", dynamic=True)),
-        (64, "bf16", False, _knobs(128, 1, 1, "tma", "late", pingpong=False, stages=3)),
+        (64, "bf16", False, _knobs(128, 1, 1, "tma", "max", rescale="under", pingpong=False, stages=3)),
         (128, "bf16", True, _knobs(128, 2, 2, "tma", "late", dynamic=True)),
         (128, "fp16", True, _knobs(80, 3, 2, "tma", "max", lazy=8)),
         (128, "fp16", False, _knobs(176, 2, 1, "direct", "late")),
-        (128, "bf16", True, _knobs(32, 1, 1, "direct", "early", overlap=False, pingpong=False, stages=1, diagonal="mask")),
+        (
+            128,
+            "bf16",
+            True,
+            _knobs(32, 1, 1, "direct", "early", overlap=False, pingpong=False, stages=1, diagonal="mask"),
+        ),
         (256, "bf16", True, _knobs(80, 2, 1, "direct", "late", lazy=8, dynamic=True)),
         (256, "fp16", True, _knobs(80, 2, 1, "tma", "early", rescale="before")),
     ]

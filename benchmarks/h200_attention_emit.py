@@ -1,6 +1,6 @@
-"""Writes the CUDA source of every kernel that the H200 attention race needs: `python -m benchmarks.h200_attention_emit DIR`.
+"""Writes the CUDA source of every kernel of the H200 attention race: `python -m benchmarks.h200_attention_emit DIR`.
 
-Needs TVM and no GPU. DIR/kernels.json gives the order of each kernel's parameters: the machine with the GPU needs no TVM.
+Needs TVM and no GPU. DIR/kernels.json gives the order of each kernel's parameters, so that the race needs no TVM.
 """
 
 import json

@@ -30,7 +30,7 @@ def heads_first(w: AttentionWorkload, x: Any) -> Any:
 
 
 def make_reference(w: AttentionWorkload, q: Any, k: Any, v: Any, dtype: Any = torch.float32) -> Reference:
-    """Accepted: |O - ref| <= (u + 2e-4) (P |V|) + u |ref|, u the rounding of the 16-bit type, once for P and once for O.
+    """Accepted: |O - ref| <= (u + 2e-4) (P |V|) + u |ref|, u the rounding of the 16-bit type (of P, of O).
 
     Rows that see no key give 0 and an LSE of -inf.
     """
@@ -57,7 +57,9 @@ def make_reference(w: AttentionWorkload, q: Any, k: Any, v: Any, dtype: Any = to
                 s.sub_(torch.where(part.isinf(), 0.0, part)[..., None]).exp_()
                 o = torch.matmul(s, vf)
                 value[b, mine, r:end] = o.float()
-                tolerance[b, mine, r:end] = (torch.matmul(s, vf.abs()) * (u + _FLOAT32_SHARE) + o.abs() * u + _TINY).float()
+                tolerance[b, mine, r:end] = (
+                    torch.matmul(s, vf.abs()) * (u + _FLOAT32_SHARE) + o.abs() * u + _TINY
+                ).float()
                 lse[b, mine, r:end] = part.float()
     return Reference(_laid_out(w, value), _laid_out(w, tolerance), lse)
 

@@ -30,6 +30,8 @@ PROBES = 3
 RACE_FACTOR = 1.25
 FINALISTS = 4
 ROUNDS = 30
+SUSTAINED_ROUNDS = 12
+_REST_SECS = 3e-3  # before each sample: the card is at its power limit, a hungry kernel would slow its successor
 _GRAPH_SECS = 2e-3
 _GUARD = 4096  # elements before and behind O that must stay as they were
 # batch, seq_q, seq_kv, heads_q, heads_kv: ragged, short, grouped, more queries than keys and fewer.
@@ -90,7 +92,9 @@ def bind(w: AttentionWorkload, program: CudaProgram, tensors: Mapping[str, Any])
     return lambda: bound.launch(torch.cuda.current_stream().cuda_stream)
 
 
-def check(w: AttentionWorkload, call: bench.Call, tensors: Mapping[str, Any], reference: ref.Reference) -> tuple[bool, float]:
+def check(
+    w: AttentionWorkload, call: bench.Call, tensors: Mapping[str, Any], reference: ref.Reference
+) -> tuple[bool, float]:
     """Twice: the second launch finds what the first one left in the counter; O and LSE are poisoned before each."""
     worst = 0.0
     for _ in range(2):
@@ -118,7 +122,9 @@ def check_kernels(folder: Path, skip: set[str]) -> None:
         worst, wrong = 0.0, []
         for index, layout, spread in _case_list():
             batch, seq_q, seq_kv, heads_q, heads_kv = CASES[index]
-            case = replace(w, batch=batch, seq_q=seq_q, seq_kv=seq_kv, heads_q=heads_q, heads_kv=heads_kv, layout=layout)
+            case = replace(
+                w, batch=batch, seq_q=seq_q, seq_kv=seq_kv, heads_q=heads_q, heads_kv=heads_kv, layout=layout
+            )
             known = (index, layout, spread, w.head_dim, w.dtype, w.causal)
             if known not in references:
                 made = make_inputs(case, index, spread)
@@ -190,16 +196,32 @@ def race(index: int, w: AttentionWorkload, chosen: list[Candidate], programs: Pr
             continue
         graph = bench.capture([call], repeats)
         bench.replay_secs(graph)
-        times = [bench.replay_secs(graph)]
+        times = [_rested_secs(graph)]
         best = min((e.probe for e in alive), default=float("inf"))
         if times[0] < RACE_FACTOR * best:
-            times += [bench.replay_secs(graph) for _ in range(PROBES - 1)]
+            times += [_rested_secs(graph) for _ in range(PROBES - 1)]
         say(tried=candidate.key, outcome="OK", run_secs=times, max_rel_err=error)
         alive.append(Entry(candidate, call, graph, times))
         alive = sorted(alive, key=lambda e: e.probe)[:12]
     say(start="final")
     finals(w, tensors, reference, alive, index, repeats)
     say(done=index, wall_s=time.perf_counter() - begun)
+
+
+def _rested_secs(graph: tuple[Any, int]) -> float:
+    time.sleep(_REST_SECS)
+    return bench.replay_secs(graph)
+
+
+def rested(graphs: Mapping[str, tuple[Any, int]], rounds: int, rng: random.Random) -> dict[str, list[float]]:
+    """name -> one time a round; every round runs all of them once, in a new random order, each after a rest."""
+    names = list(graphs)
+    out: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(rounds):
+        rng.shuffle(names)
+        for name in names:
+            out[name].append(_rested_secs(graphs[name]))
+    return out
 
 
 def finals(w: AttentionWorkload, tensors: Mapping[str, Any], reference: ref.Reference, alive: list[Entry], seed: int,
@@ -209,7 +231,7 @@ def finals(w: AttentionWorkload, tensors: Mapping[str, Any], reference: ref.Refe
     rng = random.Random(seed)
     if not alive:
         return
-    again = bench.interleaved({e.candidate.key: e.graph for e in alive}, 6, rng)
+    again = rested({e.candidate.key: e.graph for e in alive}, 6, rng)
     alive = sorted(alive, key=lambda e: statistics.median(again[e.candidate.key]))[:FINALISTS]
     graphs = {e.candidate.key: e.graph for e in alive}
     peer_errors: dict[str, object] = {}
@@ -219,16 +241,19 @@ def finals(w: AttentionWorkload, tensors: Mapping[str, Any], reference: ref.Refe
             graphs[name] = bench.capture([call], repeats)
         except (RuntimeError, ImportError) as error:
             peer_errors[name] = str(error)[:200]
-    times = bench.interleaved(graphs, ROUNDS, rng)
+    times = rested(graphs, ROUNDS, rng)
+    hot = bench.interleaved(graphs, SUSTAINED_ROUNDS, rng)
     cut = ROUNDS // 3
     best = min(alive, key=lambda e: statistics.median(times[e.candidate.key][:cut]))
     ours = times[best.candidate.key][cut:]
     names = [n for n in ("cudnn", "fa2", "fa3") if n in times]
     ratios = {n: bench.paired_ratio(times[n][cut:], ours, rng) for n in names}
+    sustained = {n: bench.paired_ratio(hot[n], hot[best.candidate.key], rng) for n in names}
     right, error = check(w, best.call, tensors, reference)
     say(
         final=best.candidate.key, right_after=right, max_rel_err=error, latency_s=statistics.median(ours),
-        peers_s={n: statistics.median(times[n][cut:]) for n in names}, ratios=ratios, peer_errors=peer_errors,
+        peers_s={n: statistics.median(times[n][cut:]) for n in names}, ratios=ratios, sustained=sustained,
+        peer_errors=peer_errors,
         rounds=ROUNDS - cut, again={k: statistics.median(v) for k, v in again.items()}, times=times,
     )  # fmt: skip
 

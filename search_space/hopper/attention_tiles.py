@@ -83,12 +83,12 @@ class AttentionTile:
         return self.block_kv * self.head_dim * 2
 
     def shared_bytes(self) -> int:
-        """Bytes of the pool in the order in which `lower` allocates: Q (O is staged there), K, V, barriers, numbers."""
+        """Bytes of the pool in the order in which `lower` allocates: Q (O is staged there), K, V, barriers, places."""
         end = round_up(self.q_buffers * self.q_bytes, 1024)
         end = round_up(end + self.stages * self.kv_bytes, 1024)
         end += self.stages * self.kv_bytes
-        end = round_up(end, 8) + 16 * self.q_buffers + 32 * self.stages
-        return end + (4 * self.q_buffers if self.dynamic else 0)
+        barriers = 16 * self.q_buffers + 32 * self.stages
+        return round_up(round_up(end, 8) + barriers, 16) + 16 * self.q_buffers
 
     def strides(self, seq: str, heads: str) -> tuple[Any, Any, Any]:
         """Elements between heads, rows and batches, as launch formulas."""
@@ -126,7 +126,8 @@ class AttentionTile:
             "lse_ptr": pointer("lse"),
             "counter_ptr": pointer("counter"),
             "tiles": integer(tiles),
-            "heads": integer(heads),  # of all batches: TIRx would compute the product on the host, under a name of its own
+            # Of all batches. TIRx would compute the product on the host, as a parameter with a name of its own.
+            "heads": integer(heads),
             "grid": integer(grid),
             "group": integer(["min", group, heads] if group else heads),
             "o_head": integer(head),

@@ -5,6 +5,8 @@ in units of log2 with the scale folded in, so that one fused multiply-add and on
 visited from last to first: those that need a mask (the end of the keys, the causal diagonal) come first.
 """
 
+# ruff: noqa: F821, F823, F841, SIM102, E741  (TVMScript declares names by annotation, and `if` is parsed, not run)
+
 import functools
 import math
 import operator
@@ -58,7 +60,7 @@ def attention_kernel(c: AttentionTile):
     PREG, CREG = c.registers
     CAUSAL, SKIP, PP = c.causal, c.causal and c.diagonal == "skip", c.pingpong
     DYNAMIC, DIRECT, LAZY = c.dynamic, c.epilogue == "direct", c.lazy > 0
-    BEFORE, AFTER = c.rescale == "before", c.rescale == "after"
+    BEFORE, UNDER, AFTER = (c.rescale == kind for kind in ("before", "under", "after"))
     SCALE = c.scale * _LOG2E
     dt, NEG = c.dtype, float("-inf")
     p = ptx.WGMMA_TYPE[dt]
@@ -134,8 +136,7 @@ def attention_kernel(c: AttentionTile):
         k_empty = pool.alloc((ST,), "uint64", align=8)
         v_full = pool.alloc((ST,), "uint64", align=8)
         v_empty = pool.alloc((ST,), "uint64", align=8)
-        if DYNAMIC:
-            numbers = pool.alloc((QB,), "int32", align=4)
+        places = pool.alloc((QB * 4,), "int32", align=16)    # by Q buffer: first row (-1 ends), batch, head
         pool.commit()
 
         if (wg == 0) & (warp == 0):
@@ -168,8 +169,8 @@ def attention_kernel(c: AttentionTile):
         kph: T.int32
         vs: T.int32
         vph: T.int32
-        # Without a counter tiles are dealt in rounds of `grid`, back and forth, so that no block gets the longest causal
-        # tile of every round.
+        # Without a counter tiles are dealt in rounds of `grid`, back and forth, so that no block gets the longest tile
+        # of every round.
         tile = bx
         step = 2 * (grid - bx) - 1
         q_tiles = (seq_q + BQ - 1) // BQ
@@ -197,6 +198,9 @@ def attention_kernel(c: AttentionTile):
             m0 = (q_tiles - 1 - m0) * BQ
             tb = T.truncdiv(bh, heads_q)
             th = bh - tb * heads_q
+
+        @T.inline
+        def count_key_tiles():
             if CAUSAL:
                 n = (T.max(T.min(seq_kv, T.min(m0 + BQ, seq_q) + shift), 1) + BKV - 1) // BKV
             else:
@@ -254,22 +258,29 @@ def attention_kernel(c: AttentionTile):
                                     ch * _CHUNK, hk, j * BKV, tb, v_full.ptr_to([vs]))
                     advance_v()
 
+                @T.inline
+                def publish():
+                    # Consumers are told where the tile lies, so that none of them divides.
+                    T.cuda.mbarrier_wait(q_empty.ptr_to([qs]), qph ^ 1)
+                    places[qs * 4] = m0
+                    places[qs * 4 + 1] = tb
+                    places[qs * 4 + 2] = th
+
                 while tile < tiles:
-                    if DYNAMIC:
-                        following = call(fetch, counter.ptr_to([0]), grid, tiles, returns="int32")
                     locate()
+                    count_key_tiles()
                     hk = T.truncdiv(th, T.truncdiv(heads_q, heads_kv))
                     # In the order of need: K of a tile before V of the one before; Q behind the first K, because its
                     # buffer is freed later.
                     load_k(n - 1)
-                    T.cuda.mbarrier_wait(q_empty.ptr_to([qs]), qph ^ 1)
-                    if DYNAMIC:
-                        numbers[qs] = tile
+                    publish()
                     T.ptx.mbarrier.arrive.expect_tx.shared.b64(q_full.ptr_to([qs]), T.uint32(c.q_bytes))
                     for ch in T.unroll(CHUNKS):
                         T.ptx[LOAD](Qs.ptr_to([qs * Q_EL + ch * (BQ * _CHUNK)]), T.address_of(q_map),
                                     ch * _CHUNK, th, m0, tb, q_full.ptr_to([qs]))
                     advance_q()
+                    if DYNAMIC:
+                        following = call(fetch, counter.ptr_to([0]), grid, tiles, returns="int32")
                     for it in T.serial(n - 1):
                         load_k(n - 2 - it)
                         load_v(n - 1 - it)
@@ -278,10 +289,9 @@ def attention_kernel(c: AttentionTile):
                         tile = following
                     else:
                         deal()
-                if DYNAMIC:
-                    T.cuda.mbarrier_wait(q_empty.ptr_to([qs]), qph ^ 1)
-                    numbers[qs] = tile
-                    T.ptx.mbarrier.arrive.shared.b64(q_full.ptr_to([qs]), T.uint32(1))
+                m0 = -1
+                publish()
+                T.ptx.mbarrier.arrive.shared.b64(q_full.ptr_to([qs]), T.uint32(1))
         else:
             # ------------------------------------------------ consumers
             if CREG > 0:
@@ -307,7 +317,8 @@ def attention_kernel(c: AttentionTile):
             dk0: T.uint64
             dv0: T.uint64
             T.ptx.mov.b64(dq0, (T.cuda.cvta_generic_to_shared(Qs.ptr_to([0])) >> T.uint32(4))
-                          + T.Cast("uint32", wg * (64 * _ROW // _UNIT)) + T.uint32(HI_K & 0xFFFFFFFF), T.uint32(HI_K >> 32))
+                          + T.Cast("uint32", wg * (64 * _ROW // _UNIT)) + T.uint32(HI_K & 0xFFFFFFFF),
+                          T.uint32(HI_K >> 32))
             T.ptx.mov.b64(dk0, (T.cuda.cvta_generic_to_shared(Ks.ptr_to([0])) >> T.uint32(4))
                           + T.uint32(HI_K & 0xFFFFFFFF), T.uint32(HI_K >> 32))
             T.ptx.mov.b64(dv0, (T.cuda.cvta_generic_to_shared(Vs.ptr_to([0])) >> T.uint32(4))
@@ -370,7 +381,8 @@ def attention_kernel(c: AttentionTile):
                     base[r] = T.Select(peak[r] == T.float32(NEG), T.float32(0), peak[r])
                     T.ptx[_EX2](shrink[r], top[r] - base[r])
                 if LAZY:
-                    grown = T.cuda.any_sync(T.uint32(0xFFFFFFFF), T.Cast("int32", (peak[0] > top[0]) | (peak[1] > top[1])))
+                    grown = T.cuda.any_sync(T.uint32(0xFFFFFFFF),
+                                            T.Cast("int32", (peak[0] > top[0]) | (peak[1] > top[1])))
                 for r in T.unroll(2):
                     if LAZY:
                         shrink[r] = T.Select(peak[r] > top[r], shrink[r], T.float32(1))
@@ -423,10 +435,11 @@ def attention_kernel(c: AttentionTile):
                     T.ptx.bar.arrive(T.Cast("uint32", (wg + 1) % NC + 1), T.uint32(256))
 
             @T.inline
-            def take_number():
-                if DYNAMIC:
-                    T.cuda.mbarrier_wait(q_full.ptr_to([qs]), qph)
-                    tile = numbers[qs]
+            def take_place():
+                T.cuda.mbarrier_wait(q_full.ptr_to([qs]), qph)
+                m0 = places[qs * 4]
+                tb = places[qs * 4 + 1]
+                th = places[qs * 4 + 2]
 
             @T.inline
             def begin():
@@ -502,11 +515,9 @@ def attention_kernel(c: AttentionTile):
             if PP:
                 if wg == NC - 1:                      # the first warpgroup may begin
                     T.ptx.bar.arrive(T.uint32(1), T.uint32(256))
-            take_number()
-            while tile < tiles:
-                locate()
-                if not DYNAMIC:
-                    T.cuda.mbarrier_wait(q_full.ptr_to([qs]), qph)
+            take_place()
+            while m0 >= 0:
+                count_key_tiles()
                 begin()
                 T.cuda.mbarrier_wait(k_full.ptr_to([ks]), kph)
                 issue_qk()
@@ -537,6 +548,8 @@ def attention_kernel(c: AttentionTile):
                         if c.pv_wait == "max":
                             call(pin, shrink[0], shrink[1])
                             wait_pv()
+                            if UNDER:
+                                rescale()
                         exponentiate()
                         if c.pv_wait == "late":
                             call(pin, total[0], total[1])
@@ -577,10 +590,7 @@ def attention_kernel(c: AttentionTile):
                         free_stored(0)
                 stored = 1
                 advance_q()
-                if DYNAMIC:
-                    take_number()
-                else:
-                    deal()
+                take_place()
             if not DIRECT:
                 if lane == 0:
                     T.ptx.cp.async_.bulk.wait_group.read(0)

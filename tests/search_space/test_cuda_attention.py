@@ -1,4 +1,4 @@
-"""The Hopper attention sketch without a GPU: what it refuses, what it allows, and that cubins keep to what is declared."""
+"""The Hopper attention sketch without a GPU: what it refuses and allows, and that cubins keep to what is declared."""
 
 import math
 import random
@@ -57,7 +57,8 @@ def test_what_is_not_done_is_refused_by_its_field(
 def test_older_cards_are_refused_and_hopper_is_served() -> None:
     older = Target(kind="cuda", arch="sm_80", model="NVIDIA A100", cores=108)
     refused = SKETCH.refusal(workload(), older)
-    assert refused is not None and refused.field == "target.arch"
+    assert refused is not None
+    assert refused.field == "target.arch"
     assert [s.sketch.name for s in generate_sketches(workload(), H200)] == [SKETCH.name]
 
 
@@ -76,14 +77,17 @@ def test_older_cards_are_refused_and_hopper_is_served() -> None:
 def test_choices_that_cannot_work_are_told_before_lowering(changes: Knobs, broken: str) -> None:
     assert SKETCH.violated(workload(), H200, PLAIN) is None
     found = SKETCH.violated(workload(), H200, {**PLAIN, **changes})
-    assert found is not None and found.name == broken and found.reason
+    assert found is not None
+    assert found.name == broken
+    assert found.reason
 
 
 def test_plain_stores_need_an_output_that_32_bits_index() -> None:
     direct: Knobs = {**PLAIN, "epilogue": "direct"}
     assert SKETCH.violated(workload(batch=256, heads=64, seq=1023), H200, direct) is None
     found = SKETCH.violated(workload(batch=256, heads=64, seq=1024), H200, direct)
-    assert found is not None and found.name == "index"
+    assert found is not None
+    assert found.name == "index"
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
@@ -179,7 +183,8 @@ def test_the_kernel_takes_exactly_what_its_launch_describes() -> None:
     assert lowered.launch is not None
     (kernel,) = cuda.with_parameters(lowered.launch, source)["kernels"]
     assert {"q_map", "k_map", "v_map", "o_map", "lse_ptr", "counter_ptr"} <= set(kernel["parameters"])
-    assert source.count("m64n128k16") and "tw_pin" in source
+    assert source.count("m64n128k16")
+    assert "tw_pin" in source
     assert "tw_pin" not in cuda.cuda_source(lower(w, {**PLAIN, "pv_wait": "early"}), H200)
 
 

@@ -22,6 +22,7 @@ _SHARED = Constraint("shared_memory", "Q, the rings of K and V and barriers must
 _PINGPONG = Constraint("pingpong", "taking turns needs two or three consumers, each with two products to issue at once")
 _PV_WAIT = Constraint("pv_wait", "the wait for P V can only move where the next scores are computed under it")
 _LAZY = Constraint("lazy", "float16 probabilities must not overflow under a stale maximum")
+_RESCALE = Constraint("rescale", "O can be rescaled under the powers only if P V was waited for just before them")
 _Q_BUFFERS = Constraint("q_buffers", "a second Q buffer serves only a block that computes several tiles")
 _INDEX = Constraint("index", "plain stores index O with 32 bits")
 _ONE_CONSUMER = Constraint("one_consumer", "one consumer has no other warpgroup to pass over the diagonal before")
@@ -81,7 +82,11 @@ class CudaAttentionFwd(Sketch):
             Knob("overlap", (False, True), "the next tile's Q K runs with this one's P V, under the softmax"),
             Knob("pingpong", (False, True), "warpgroups take turns issuing products"),
             Knob("pv_wait", ("early", "max", "late"), "how much softmax is done before P V is waited for"),
-            Knob("rescale", ("after", "before"), "the output is rescaled after the softmax, or under the next Q K"),
+            Knob(
+                "rescale",
+                ("after", "under", "before"),
+                "O is rescaled after, or under, the powers, or under the next Q K",
+            ),
             Knob("lazy", (0, 8), "rescale only when a row maximum grew by more (log2 units)"),
             Knob("diagonal", ("mask", "skip") if w.causal else ("mask",), "tiles above a warpgroup's diagonal"),
             Knob("epilogue", ("direct", "tma"), "O leaves from registers, or staged where Q was in bulk"),
@@ -100,6 +105,8 @@ class CudaAttentionFwd(Sketch):
             return _PINGPONG
         if c.pv_wait != "early" and not c.overlap:
             return _PV_WAIT
+        if c.rescale == "under" and c.pv_wait != "max":
+            return _RESCALE
         if c.dtype == "float16" and c.lazy > _LAZY_FLOAT16:
             return _LAZY
         if c.q_buffers > 1 and knobs["schedule"] == "single":
@@ -143,7 +150,7 @@ class CudaAttentionFwd(Sketch):
             "attention.key_tiles_of_row": key_tiles / ceildiv(w.seq_q, c.block_q),
             "attention.overlap": float(c.overlap),
             "attention.pv_wait": float(("early", "max", "late").index(c.pv_wait)),
-            "attention.rescale_before": float(c.rescale == "before"),
+            "attention.rescale": float(("after", "under", "before").index(c.rescale)),
             "attention.lazy": float(c.lazy),
             "attention.skip": float(c.diagonal == "skip"),
             "attention.direct": float(c.epilogue == "direct"),
