@@ -22,14 +22,14 @@ PROTOCOL = (
     "(outputs poisoned by NaN and guarded, two launches each, rows that see nothing give 0 and LSE -inf); every "
     "candidate is checked the same way on the timed shape against float32, before timing, and the winner again after: "
     "|O - ref| <= (u + 2e-4) P|V| + u |ref|, u half an ulp of the 16-bit type. A probe of one to three replays of a "
-    "CUDA graph (about 2 ms of back-to-back launches over operands larger than L2 together) picks twelve, six interleaved "
-    "rounds pick four; these and the peers then take turns in random order over 30 rounds, 3 ms of rest before each "
-    "replay (the card is at its power limit: without it a hungry kernel slows its successor; ratios_sustained are 12 "
-    "more rounds without rest). The winner is chosen on the "
-    "first 10, latency_s and the ratios (median of paired ratios peer / ours, 95 % bootstrap interval) come from the "
-    "other 20. Peers: torch SDPA with cuDNN and with FlashAttention-2, and fa3-fwd 0.0.3 (FlashAttention-3). Prebuilt "
-    "cubins with run-time batch, heads and lengths: trials counts the candidates tried on the shape, wall_s all that "
-    "its race took, compilation excluded. roof_fraction: max(flops / 790 TFLOP/s, bytes / 4.3 TB/s) / latency_s."
+    "CUDA graph (about 2 ms of back-to-back launches over operands larger than L2 together) picks twelve, six "
+    "interleaved rounds pick four; these and the peers then take turns in random order over 30 rounds, 3 ms of rest "
+    "before each replay (the card is at its power limit: without it a hungry kernel slows its successor; "
+    "ratios_sustained are 12 more rounds without rest). The winner is chosen on the first 10, latency_s and the "
+    "ratios (median of paired ratios peer / ours, 95 % bootstrap interval) come from the other 20. Peers: torch SDPA "
+    "with cuDNN and with FlashAttention-2, and fa3-fwd 0.0.3 (FlashAttention-3). Prebuilt cubins with run-time batch, "
+    "heads and lengths: trials counts the candidates tried on the shape, wall_s all that its race took, compilation "
+    "excluded. roof_fraction: max(flops / 790 TFLOP/s, bytes / 4.3 TB/s) / latency_s."
 )
 Row = dict[str, Any]
 
@@ -45,6 +45,7 @@ class Log:
         self.walls: dict[int, float] = {}
         self.checks: dict[str, Row] = {}
         self.lost: list[Row] = []
+        self.served: Row | None = None
         for path in paths:
             for text in path.read_text().splitlines():
                 self._read(json.loads(text))
@@ -56,6 +57,8 @@ class Log:
             self.date = line["date"]
         elif "ended" in line:
             self.lost.append({"shape": line["shape"], "candidate": line["start"], "ended": line["ended"]})
+        elif "served" in line:
+            self.served = {"right": line["served"], "max_rel_err": line["max_rel_err"]}
         elif "check" in line:
             self.checks[line["check"]] = line
         elif "tried" in line:
@@ -181,6 +184,7 @@ def write(logs: Sequence[Path], out: Path, records: Path) -> None:
                 "largest_rel_err": max((line["max_rel_err"] or 0.0 for line in log.checks.values()), default=None),
                 "wrong": wrong,
             },
+            "through_the_loader_on_a_side_stream": log.served,
             "lost_children": log.lost,
             "not_timed": [i for i in range(len(race_entries())) if i not in log.finals],
         },

@@ -17,11 +17,13 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import h200_attention_reference as ref
-from benchmarks.h200_attention_candidates import kernel_key, kernels, race_entries
+from benchmarks.h200_attention_candidates import checked_only, kernel_key, kernels, race_entries
 from benchmarks.h200_candidates import H200
 from search_space.attention import AttentionWorkload
 from search_space.candidate import Candidate
 from search_space.sketches.cuda_attention_fwd.space import plan
+from tilewright.runtime import Artifact, load
+from tilewright.runtime.cuda import CUBIN
 from tilewright.runtime.cuda_driver import CudaError
 from tilewright.runtime.cuda_program import CudaProgram
 from workers import cuda_bench as bench
@@ -59,11 +61,25 @@ class Programs:
         return (self._folder / f"{key}.cubin").exists()
 
     def load(self, w: AttentionWorkload, candidate: Candidate) -> CudaProgram:
+        code, launch = self._described(w, candidate)
+        return CudaProgram(code, launch)
+
+    def artifact(self, w: AttentionWorkload, candidate: Candidate) -> Artifact:
+        code, launch = self._described(w, candidate)
+        manifest = {
+            "schema": 1, "kind": "cubin", "workload": w.to_json(), "candidate": candidate.to_json(),
+            "target": H200.to_json(), "prepack": [], "launch": launch,
+            "inputs": [{"name": o.name, "shape": list(o.shape), "dtype": o.dtype} for o in w.inputs()],
+            "outputs": [{"name": o.name, "shape": list(o.shape), "dtype": o.dtype} for o in w.outputs()],
+        }  # fmt: skip
+        return Artifact(manifest, {CUBIN: code})
+
+    def _described(self, w: AttentionWorkload, candidate: Candidate) -> tuple[bytes, dict[str, Any]]:
         key = kernel_key(w, candidate)
         _, launch = plan(w, H200, candidate.knobs)
         orders = self._index[key]["parameters"]
         described = [{**k, "parameters": orders[k["symbol"]]} for k in launch["kernels"]]
-        return CudaProgram((self._folder / f"{key}.cubin").read_bytes(), {**launch, "kernels": described})
+        return (self._folder / f"{key}.cubin").read_bytes(), {**launch, "kernels": described}
 
 
 def make_inputs(w: AttentionWorkload, seed: int, spread: float = 1.0) -> dict[str, Any]:
@@ -137,7 +153,23 @@ def check_kernels(folder: Path, skip: set[str]) -> None:
                     wrong.append([index, layout, spread, schedule, error if error == error else None])
                 worst = max(worst, error)
         say(check=key, wrong=wrong, max_rel_err=worst if worst == worst and not wrong else None)
-    say(checked=True)
+
+
+def check_served(programs: Programs) -> None:
+    """One kernel the way a user runs it: an artifact through tilewright's loader, on a stream of its own."""
+    w, candidate = next((w, c) for w, c in checked_only() if w.head_dim == 128 and c.knobs["schedule"] == "dynamic")
+    w = replace(w, batch=2, heads_q=8, heads_kv=2, seq_q=700, seq_kv=900)
+    tensors = make_inputs(w, 1)
+    reference = ref.make_reference(w, *(tensors[n] for n in "qkv"), dtype=torch.float64)
+    kernel = load(programs.artifact(w, candidate))
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            o, lse = kernel(*(tensors[n] for n in "qkv"))
+    stream.synchronize()
+    right, error = ref.check_output(o, reference)
+    say(served=bool(right and ref.check_lse(lse, reference)), max_rel_err=error)
 
 
 def _case_list() -> list[tuple[int, str, float]]:
@@ -264,6 +296,10 @@ def run(folder: Path, plan_: Mapping[str, Any]) -> None:
     skip = set(plan_["skip"])
     if plan_["check"]:
         check_kernels(folder, skip | set(plan_["checked"]))
+        say(start="served")
+        if "served" not in skip:
+            check_served(Programs(folder))
+        say(checked=True)
     programs, entries = Programs(folder), race_entries()
     for index in plan_["indices"]:
         race(index, *entries[index], programs, skip)
