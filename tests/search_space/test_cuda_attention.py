@@ -71,6 +71,7 @@ def test_older_cards_are_refused_and_hopper_is_served() -> None:
         ({"consumers": 1}, "pingpong"),
         ({"overlap": False, "pingpong": False}, "pv_wait"),
         ({"schedule": "single"}, "q_buffers"),
+        ({"rescale": "under"}, "rescale"),
         ({"consumers": 1, "pingpong": False}, "one_consumer"),
     ],
 )
@@ -152,7 +153,7 @@ EDGES: tuple[tuple[dict[str, object], Knobs], ...] = (
     ({"head_dim": 256, "dtype": "fp16"}, {"block_kv": 80, "q_buffers": 1, "epilogue": "direct", "lazy": 8}),
     ({"head_dim": 64, "causal": False}, {"consumers": 3, "diagonal": "mask", "schedule": "static", "pv_wait": "max"}),
     ({"causal": False}, {"block_kv": 176, "q_buffers": 1, "diagonal": "mask", "schedule": "static"}),
-    ({}, {"block_kv": 80, "consumers": 3, "rescale": "before"}),
+    ({}, {"block_kv": 80, "consumers": 3, "rescale": "under", "pv_wait": "max"}),
     (
         {"head_dim": 64, "lse": True},
         {"block_kv": 64, "consumers": 1, "pingpong": False, "diagonal": "mask", "schedule": "single", "q_buffers": 1},
@@ -188,13 +189,12 @@ def test_the_kernel_takes_exactly_what_its_launch_describes() -> None:
     assert "tw_pin" not in cuda.cuda_source(lower(w, {**PLAIN, "pv_wait": "early"}), H200)
 
 
-@pytest.mark.parametrize("edge", EDGES[:2], ids=["d128", "d256"])
-def test_cubins_stay_within_what_is_declared(edge: tuple[dict[str, object], Knobs]) -> None:
-    check_cubin(*edge)
+def test_a_cubin_stays_within_what_is_declared() -> None:
+    check_cubin(*EDGES[0])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("edge", EDGES[2:])
+@pytest.mark.parametrize("edge", EDGES[1:])
 def test_more_cubins_stay_within_what_is_declared(edge: tuple[dict[str, object], Knobs]) -> None:
     check_cubin(*edge)
 
