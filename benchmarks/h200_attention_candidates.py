@@ -81,6 +81,11 @@ def _causal_64() -> Iterator[Knobs]:
             yield _under(choice, dynamic=dynamic)
     yield three("max", dynamic=True)
     yield three("early", diagonal="mask")
+    for choice in (three, two):
+        yield choice("max", dynamic=True, diagonal="half")
+        yield _under(choice, dynamic=True, diagonal="half")
+    yield two("early", dynamic=True, diagonal="half")
+    yield two("early", diagonal="half")
 
 
 def _full_128() -> Iterator[Knobs]:
@@ -109,9 +114,27 @@ def _causal_128() -> Iterator[Knobs]:
     yield two("early", overlap=False, pingpong=False)
     yield two("early", diagonal="mask")
     yield _under(two, pingpong=False, dynamic=True)
+    yield from _half_128()
     yield three("late", lazy=8, dynamic=True)
     yield _under(three, dynamic=True)
     yield _under(three, lazy=8, dynamic=True)
+
+
+def _half_128() -> Iterator[Knobs]:
+    """Half tiles on the diagonal, and other ways to hold Q while the next one loads."""
+    two = partial(_knobs, 128, 2, 2, "tma", dynamic=True, diagonal="half")
+    direct = partial(_knobs, 128, 2, 2, "direct", dynamic=True, diagonal="half")
+    yield two("early")
+    yield two("max")
+    yield _under(two)
+    for choice in (two, direct):
+        yield _under(choice, pingpong=False)
+    yield _under(partial(_knobs, 128, 2, 2, "tma", diagonal="half"), pingpong=False)
+    for epilogue in ("tma", "direct"):
+        deep = partial(_knobs, 128, 2, 1, epilogue, stages=3, dynamic=True, diagonal="half")
+        yield _under(deep, pingpong=False)
+    yield _under(partial(_knobs, 144, 2, 2, "tma", dynamic=True), pingpong=False)
+    yield _under(partial(_knobs, 80, 3, 2, "tma", dynamic=True), pingpong=False, lazy=8)
 
 
 def _full_256() -> Iterator[Knobs]:
@@ -134,6 +157,10 @@ def _causal_256() -> Iterator[Knobs]:
     yield bulk("early", lazy=8, diagonal="mask")
     for pv_wait in ("late", "early"):
         yield _knobs(64, 2, 1, "direct", pv_wait, lazy=8, dynamic=True)
+    yield _knobs(64, 2, 1, "direct", "late", lazy=8, dynamic=True, diagonal="half")
+    yield _knobs(64, 2, 1, "tma", "late", lazy=8, dynamic=True, diagonal="half")
+    yield _knobs(64, 2, 1, "direct", "max", lazy=8, dynamic=True, diagonal="half", rescale="under")
+    yield bulk("late", lazy=8, dynamic=True)
 
 
 _CHOICES: Mapping[tuple[int, bool], tuple[Knobs, ...]] = {
@@ -177,6 +204,7 @@ def checked_only() -> list[tuple[AttentionWorkload, Candidate]]:
         (64, "bf16", False, _knobs(128, 1, 1, "tma", "max", rescale="under", pingpong=False, stages=3)),
         (128, "bf16", True, _knobs(128, 2, 2, "tma", "late", dynamic=True)),
         (128, "fp16", True, _knobs(80, 3, 2, "tma", "max", lazy=8)),
+        (128, "fp16", True, _knobs(128, 2, 2, "tma", "max", rescale="under", diagonal="half", dynamic=True)),
         (128, "fp16", False, _knobs(176, 2, 1, "direct", "late")),
         (
             128,

@@ -58,13 +58,15 @@ def attention_kernel(c: AttentionTile):
     Q_EL, KV_EL = BQ * D, BKV * D
     NS, NO, NP = BKV // 2, D // 2, BKV // 4
     PREG, CREG = c.registers
-    CAUSAL, SKIP, PP = c.causal, c.causal and c.diagonal == "skip", c.pingpong
+    CAUSAL, PP = c.causal, c.pingpong
+    SKIP, HALF = c.causal and c.diagonal != "mask", c.causal and c.diagonal == "half"
     DYNAMIC, DIRECT, LAZY = c.dynamic, c.epilogue == "direct", c.lazy > 0
     BEFORE, UNDER, AFTER = (c.rescale == kind for kind in ("before", "under", "after"))
     SCALE = c.scale * _LOG2E
     dt, NEG = c.dtype, float("-inf")
     p = ptx.WGMMA_TYPE[dt]
     QK = f"wgmma.mma_async.sync.aligned.m64n{BKV}k16.f32.{p}.{p}"
+    HALF_QK = f"wgmma.mma_async.sync.aligned.m64n{BKV // 2}k16.f32.{p}.{p}"
     PV = f"wgmma.mma_async.sync.aligned.m64n{D}k16.f32.{p}.{p}"
     PACK = f"cvt.rn.{p}x2.f32"
     LOAD, STORE = ptx.tma_load(4, False), ptx.tma_store(4)
@@ -77,15 +79,15 @@ def attention_kernel(c: AttentionTile):
     def some(buffer, n, first=0):
         return [buffer[first + i] for i in range(n)]
 
-    def multiply_qk(S, dq, dk):
+    def multiply_qk(S, dq, dk, mma=QK, width=NS):
         for kk in range(D // 16):
             inside, chunk = kk % 4 * 2, kk // 4
             a = dq + T.uint64(chunk * (BQ * _ROW // _UNIT) + inside)
             b = dk + T.uint64(chunk * (BKV * _ROW // _UNIT) + inside)
-            T.evaluate(T.ptx[QK](*some(S, NS), a, b, T.bool(kk > 0), 1, 1, 0, 0))
+            T.evaluate(T.ptx[mma](*some(S, width), a, b, T.bool(kk > 0), 1, 1, 0, 0))
 
-    def multiply_pv(O, P, dv):
-        for kk in range(BKV // 16):
+    def multiply_pv(O, P, dv, steps):
+        for kk in steps:
             b = dv + T.uint64(kk * 16 * _ROW // _UNIT)
             T.evaluate(T.ptx[PV](*some(O, NO), *some(P, 4, 4 * kk), b, T.bool(True), 1, 1, 1))
 
@@ -313,6 +315,7 @@ def attention_kernel(c: AttentionTile):
             plain: T.int32                            # keys below this are seen by every row of the warpgroup
             count: T.int32                            # key tiles that this warpgroup multiplies
             stored: T.int32
+            half: T.int32
             dq0: T.uint64
             dk0: T.uint64
             dv0: T.uint64
@@ -325,15 +328,32 @@ def attention_kernel(c: AttentionTile):
                           + T.uint32(HI_V & 0xFFFFFFFF), T.uint32(HI_V >> 32))
 
             @T.inline
+            def issue_half_qk():
+                # The upper half of the keys is above the diagonal of all of this warpgroup's rows.
+                T.ptx.wgmma.fence.sync.aligned()
+                multiply_qk(S, dq0 + T.Cast("uint64", qs * (Q_EL // 8)), dk0 + T.Cast("uint64", ks * (KV_EL // 8)),
+                            HALF_QK, NS // 2)
+                T.ptx.wgmma.commit_group.sync.aligned()
+
+            @T.inline
             def issue_qk():
                 T.ptx.wgmma.fence.sync.aligned()
                 multiply_qk(S, dq0 + T.Cast("uint64", qs * (Q_EL // 8)), dk0 + T.Cast("uint64", ks * (KV_EL // 8)))
                 T.ptx.wgmma.commit_group.sync.aligned()
 
             @T.inline
+            def issue_pv_of(it):
+                # Of a first tile that was half computed, only the half that is not zero.
+                T.ptx.wgmma.fence.sync.aligned()
+                multiply_pv(O, P, dv0 + T.Cast("uint64", vs * (KV_EL // 8)), range(BKV // 32))
+                if (it > 0) | (half == 0):
+                    multiply_pv(O, P, dv0 + T.Cast("uint64", vs * (KV_EL // 8)), range(BKV // 32, BKV // 16))
+                T.ptx.wgmma.commit_group.sync.aligned()
+
+            @T.inline
             def issue_pv():
                 T.ptx.wgmma.fence.sync.aligned()
-                multiply_pv(O, P, dv0 + T.Cast("uint64", vs * (KV_EL // 8)))
+                multiply_pv(O, P, dv0 + T.Cast("uint64", vs * (KV_EL // 8)), range(BKV // 16))
                 T.ptx.wgmma.commit_group.sync.aligned()
 
             @T.inline
@@ -457,7 +477,11 @@ def attention_kernel(c: AttentionTile):
                     O[i] = T.float32(0)
                 count = n
                 if SKIP:
-                    count = T.min(n, (T.max(m0 + wg * 64 + 64 + shift, 1) + BKV - 1) // BKV)
+                    seen: T.int32                     # keys up to the last row's diagonal
+                    seen = T.max(m0 + wg * 64 + 64 + shift, 1)
+                    count = T.min(n, (seen + BKV - 1) // BKV)
+                    if HALF:
+                        half = T.Cast("int32", T.min(seen, seq_kv) <= count * BKV - BKV // 2)
                     for _it in T.serial(n - count):
                         T.cuda.mbarrier_wait(k_full.ptr_to([ks]), kph)
                         release_k()
@@ -520,7 +544,13 @@ def attention_kernel(c: AttentionTile):
                 count_key_tiles()
                 begin()
                 T.cuda.mbarrier_wait(k_full.ptr_to([ks]), kph)
-                issue_qk()
+                if HALF:
+                    if half != 0:
+                        issue_half_qk()
+                    else:
+                        issue_qk()
+                else:
+                    issue_qk()
                 wait_qk(0)
                 find_peaks(count - 1)
                 exponentiate()
@@ -538,7 +568,10 @@ def attention_kernel(c: AttentionTile):
                         if BEFORE:
                             rescale()
                         T.cuda.mbarrier_wait(v_full.ptr_to([vs]), vph)
-                        issue_pv()
+                        if HALF:
+                            issue_pv_of(it)
+                        else:
+                            issue_pv()
                         next_turn()
                         wait_qk(1)
                         if DIRECT:

@@ -72,6 +72,7 @@ def test_older_cards_are_refused_and_hopper_is_served() -> None:
         ({"overlap": False, "pingpong": False}, "pv_wait"),
         ({"schedule": "single"}, "q_buffers"),
         ({"rescale": "under"}, "rescale"),
+        ({"block_kv": 80, "diagonal": "half"}, "half"),
         ({"consumers": 1, "pingpong": False}, "one_consumer"),
     ],
 )
@@ -153,6 +154,7 @@ EDGES: tuple[tuple[dict[str, object], Knobs], ...] = (
     ({"head_dim": 256, "dtype": "fp16"}, {"block_kv": 80, "q_buffers": 1, "epilogue": "direct", "lazy": 8}),
     ({"head_dim": 64, "causal": False}, {"consumers": 3, "diagonal": "mask", "schedule": "static", "pv_wait": "max"}),
     ({"causal": False}, {"block_kv": 176, "q_buffers": 1, "diagonal": "mask", "schedule": "static"}),
+    ({}, {"diagonal": "half", "rescale": "under", "pv_wait": "max", "pingpong": False}),
     ({}, {"block_kv": 80, "consumers": 3, "rescale": "under", "pv_wait": "max"}),
     (
         {"head_dim": 64, "lse": True},

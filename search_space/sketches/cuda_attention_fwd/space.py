@@ -25,6 +25,7 @@ _LAZY = Constraint("lazy", "float16 probabilities must not overflow under a stal
 _RESCALE = Constraint("rescale", "O can be rescaled under the powers only if P V was waited for just before them")
 _Q_BUFFERS = Constraint("q_buffers", "a second Q buffer serves only a block that computes several tiles")
 _INDEX = Constraint("index", "plain stores index O with 32 bits")
+_HALF = Constraint("half", "half a tile of keys must be whole steps of 16")
 _ONE_CONSUMER = Constraint("one_consumer", "one consumer has no other warpgroup to pass over the diagonal before")
 
 # (block_kv, consumers, q_buffers, epilogue, lazy, pv_wait) by head_dim, that shapes on an H200 ended with.
@@ -88,7 +89,11 @@ class CudaAttentionFwd(Sketch):
                 "O is rescaled after, or under, the powers, or under the next Q K",
             ),
             Knob("lazy", (0, 8), "rescale only when a row maximum grew by more (log2 units)"),
-            Knob("diagonal", ("mask", "skip") if w.causal else ("mask",), "tiles above a warpgroup's diagonal"),
+            Knob(
+                "diagonal",
+                ("mask", "skip", "half") if w.causal else ("mask",),
+                "tiles, or half tiles, above a warpgroup's diagonal",
+            ),
             Knob("epilogue", ("direct", "tma"), "O leaves from registers, or staged where Q was in bulk"),
             Knob("schedule", ("single", "static", "dynamic"), "one tile a block, dealt ahead, or fetched when free"),
             Knob("group", groups, "heads side by side in launch order, 0 for all (longest tiles first)"),
@@ -111,6 +116,8 @@ class CudaAttentionFwd(Sketch):
             return _LAZY
         if c.q_buffers > 1 and knobs["schedule"] == "single":
             return _Q_BUFFERS
+        if c.diagonal == "half" and c.block_kv % 32:
+            return _HALF
         if c.diagonal == "skip" and c.consumers == 1:
             return _ONE_CONSUMER
         elements = w.batch * w.heads_q * w.seq_q * w.head_dim
@@ -152,7 +159,7 @@ class CudaAttentionFwd(Sketch):
             "attention.pv_wait": float(("early", "max", "late").index(c.pv_wait)),
             "attention.rescale": float(("after", "under", "before").index(c.rescale)),
             "attention.lazy": float(c.lazy),
-            "attention.skip": float(c.diagonal == "skip"),
+            "attention.diagonal": float(("mask", "skip", "half").index(c.diagonal)),
             "attention.direct": float(c.epilogue == "direct"),
             "attention.early_q": float(persistent and c.q_buffers > 1),
             "attention.persistent": float(persistent),
