@@ -22,10 +22,10 @@ lint: install-test
 
 # The quick tests; what takes longer is left to test-all.
 test: lint
-	$(BIN)/pytest -m "not slow and not gpu"
+	$(BIN)/pytest -m "not slow and not gpu" -n 2 --dist loadfile
 
 test-all: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 bench: install
 	$(BIN)/python -m benchmarks.cpu

@@ -62,13 +62,14 @@ def _version() -> str:
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     shared: Service = app.state.service
-    flusher = asyncio.create_task(_flush_lookups(shared))
+    chores = [asyncio.create_task(chore(shared)) for chore in (_flush_lookups, _interrupt_expired)]
     try:
         yield
     finally:
-        flusher.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await flusher
+        for chore in chores:
+            chore.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await chore
         await run_in_threadpool(shared.counter.flush)
 
 
@@ -79,3 +80,13 @@ async def _flush_lookups(shared: Service) -> None:
             await run_in_threadpool(shared.counter.flush)
         except Exception:
             log.exception("lookup counts could not be stored; trying again")
+
+
+async def _interrupt_expired(shared: Service) -> None:
+    """A job whose runner is gone must not look running for ever, also where no runner is left to notice."""
+    while True:
+        await asyncio.sleep(shared.settings.interrupt_expired_s)
+        try:
+            await run_in_threadpool(shared.store.interrupt_expired)
+        except Exception:
+            log.exception("jobs of dead runners could not be marked; trying again")

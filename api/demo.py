@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from api.defaults import DEFAULT_PORT, default_paths
 from tilewright.cli.show import describe_workload, knobs_text, rate, seconds
@@ -29,8 +28,8 @@ JOB: dict[str, object] = {
         {"workload": {"op": "attention", "heads": 12, "seq": 128, "head_dim": 64, "dtype": "float32"}},
         {"workload": {"op": "attention", "heads": 12, "seq": 512, "head_dim": 64, "dtype": "float32"}},
     ],
-    "max_trials": 128,
-    "max_seconds": 240,
+    "max_trials": 112,
+    "max_seconds": 180,
     "seed": 0,
 }
 
@@ -119,34 +118,34 @@ def _free_port(wanted: int) -> int:
 
 def report(console: Console, client: Client, job: dict[str, Any], wall_s: float) -> None:
     """For each task its best schedule, latency, rate, the vendor's latency in the same run, speedup and trials."""
-    table = Table(
-        title=f"{job['id']}: {job['state']} ({job['stop_reason']}) after {wall_s:.0f} s", title_justify="left"
-    )
-    for column in ("workload", "best schedule", "latency", "rate", "torch", "speedup", "trials"):
-        table.add_column(column, overflow="fold")
+    console.print(f"\n{job['id']} {job['state']} ({job['stop_reason']}) after {wall_s:.0f} s", markup=False)
     for task in job["tasks"]:
-        try:
-            best = client.best(task["workload"], target=job["tasks"][0].get("target_kind") or "auto")
-        except ApiError as fault:
-            table.add_row(describe_workload(task["workload"]), str(fault), "-", "-", "-", "-", str(task["trials"]))
-            continue
-        schedule, baseline, speedup = best["schedule"], best.get("baseline") or {}, best.get("speedup_vs_baseline")
-        table.add_row(
-            describe_workload(task["workload"]),
-            f"{schedule['sketch']} {knobs_text(schedule['knobs'])}",
-            seconds(best["latency_s"]),
-            rate(best["tflops"]),
-            seconds(baseline.get("latency_s")),
-            "-" if speedup is None else f"{speedup:.2f}",
-            str(task["trials"]),
-        )
-    console.print(table)
+        console.print(f"\n{describe_workload(task['workload'])}", markup=False, highlight=False)
+        for line in _task_lines(client, task):
+            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
     trials = job["trials"]
     failed = ", ".join(f"{kind} {count}" for kind, count in trials["failed_by"].items() if count) or "none"
-    console.print(f"{trials['done']} trials, {trials['ok']} valid; failures by kind: {failed}")
+    console.print(f"\n{trials['done']} trials, {trials['ok']} valid; failures by kind: {failed}", highlight=False)
     overhead = job.get("search_overhead")
     if overhead is not None:
-        console.print(f"Proposing, predicting and committing took {100 * overhead:.1f} % of the job's wall time")
+        console.print(f"Proposing, learning and committing took {100 * overhead:.1f} % of the time", highlight=False)
+
+
+def _task_lines(client: Client, task: dict[str, Any]) -> list[str]:
+    try:
+        best = client.best(task["workload"])
+    except ApiError as fault:
+        return [str(fault)]
+    schedule, baseline, speedup = best["schedule"], best.get("baseline") or {}, best.get("speedup_vs_baseline")
+    fraction = (best.get("roofline") or {}).get("fraction")
+    return [
+        f"schedule  {schedule['id']}  {schedule['sketch']} {knobs_text(schedule['knobs'])}",
+        f"latency   {seconds(best['latency_s'])}, {rate(best['tflops'])}"
+        + ("" if fraction is None else f", {fraction:.2f} of the {best['roofline']['bound']} roof"),
+        f"torch     {seconds(baseline.get('latency_s'))} in the same run"
+        + ("" if speedup is None else f": speedup {speedup:.2f}, run {best['served']['kind']}"),
+        f"trials    {task['trials']}",
+    ]
 
 
 def epilogue(console: Console, url: str, started: int | None) -> None:

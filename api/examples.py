@@ -85,6 +85,7 @@ JOB: dict[str, Any] = {
     "trials": {"done": 18, "ok": 16, "failed_by": {"BUILD_ERROR": 2}},
     "task_count": 1,
     "elapsed_s": 21.5,
+    "search_overhead": None,
     "eta_s": 284.0,
     "created_at": "2026-01-05T10:00:00Z",
     "started_at": "2026-01-05T10:00:00.500000Z",

@@ -5,8 +5,9 @@ import asyncio
 import httpx
 
 from api.app import create_app
-from api.defaults import default_database_url
-from api.wiring import build_api_settings, build_store
+from api.commands.database import open_database
+from api.settings import ApiSettings
+from api.wiring import build_api_settings
 from tilewright.client import Client
 
 
@@ -31,10 +32,13 @@ class InProcessTransport(httpx.BaseTransport):
         self._loop.close()
 
 
-def open_client(db: str | None) -> Client:
-    """A client of the database at `db`, or of the default one."""
-    store = build_store(db or default_database_url(), migrate=True)
-    app = create_app(store, build_api_settings(keys=()))
+def open_client(db: str | None, submits: bool = False) -> Client:
+    """A client of the database at `db`, or of the default one. Only one that `submits` needs to know this host.
+
+    Raises Refused where the database cannot be used.
+    """
+    store = open_database(db, migrate=True)
+    app = create_app(store, build_api_settings() if submits else ApiSettings())
     return Client("http://127.0.0.1", transport=InProcessTransport(app))
 
 

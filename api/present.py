@@ -67,6 +67,17 @@ def eta_s(job: JobView) -> float | None:
     return min(limits, default=None)
 
 
+# The phases of a runner that are the search's own work; the others open, build, measure.
+SEARCH_PHASES = ("propose", "fit", "store")
+
+
+def search_overhead(job: JobView) -> float | None:
+    """Share of the job's running time that proposing, learning and committing took; None before it ended."""
+    if job.finished_at is None or job.elapsed_s <= 0:
+        return None
+    return sum(job.phase_seconds.get(phase, 0.0) for phase in SEARCH_PHASES) / job.elapsed_s
+
+
 def _task_best(task: TaskView) -> schemas.TaskBest | None:
     best, latency = task.best, task.best_latency_s
     if best is None and latency is None:
@@ -117,6 +128,7 @@ def _summary(job: JobView) -> dict[str, object]:
         "trials": {"done": job.trials_done, "ok": job.trials_ok, "failed_by": dict(job.failed_by)},
         "task_count": len(spec.tasks),
         "elapsed_s": job.elapsed_s,
+        "search_overhead": search_overhead(job),
         "eta_s": eta_s(job),
         "created_at": instant(job.created_at),
         "started_at": _instant(job.started_at),

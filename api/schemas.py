@@ -119,6 +119,7 @@ class JobSummary(Answer):
     trials: TrialCounts
     task_count: int
     elapsed_s: Number = Field(description="time in the state running, over all claims")
+    search_overhead: Number | None = Field(description="share of that which proposing, learning and committing took")
     eta_s: Number = Field(description="from the trials' rate so far and the limits; null where nothing is known")
     created_at: datetime
     started_at: datetime | None

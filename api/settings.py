@@ -28,5 +28,6 @@ class ApiSettings:
     event_heartbeat_s: float = 15.0
     max_watchers: int = 1000
     lookup_flush_s: float = 1.0
+    interrupt_expired_s: float = 5.0
     session_s: float = 12 * 3600.0
     now: Callable[[], float] = time.time

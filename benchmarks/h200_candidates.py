@@ -143,9 +143,15 @@ def candidates(w: GemmWorkload, target: Target = H200) -> list[Candidate]:
 def race_entries() -> list[tuple[GemmWorkload, list[Candidate]]]:
     """Every (workload, candidates) of the race. Layouts, types and epilogues are checked on a sample of the
     candidates, another one for each workload."""
-    layouts = [(w, candidates(w)[i % 6 :: 6]) for i, w in enumerate(h200_shapes.layout_workloads())]
+    layouts = [(w, _sample(candidates(w), i)) for i, w in enumerate(h200_shapes.layout_workloads())]
     timed = [*h200_shapes.unaligned_workloads(), *h200_shapes.square_workloads(), *h200_shapes.model_workloads()]
     return layouts + [(w, candidates(w)) for w in timed]
+
+
+def _sample(chosen: list[Candidate], offset: int) -> list[Candidate]:
+    """Four or five of them, spread evenly."""
+    step = max(1, len(chosen) // 4)
+    return chosen[offset % step :: step]
 
 
 def _choices(w: GemmWorkload) -> Iterator[tuple[str, Knobs]]:
@@ -207,9 +213,11 @@ def _large(w: GemmWorkload) -> Iterator[tuple[str, Knobs]]:
 
 def _fitted(w: GemmWorkload, dependent: tuple[bool, ...]) -> Iterator[tuple[str, Knobs]]:
     """The tiles that the sketch itself would try first, and ping-pong on those that leave room for it."""
-    for knobs in get_sketch("cuda_gemm_ws").seeds(w, H200)[:_FITTED]:
+    for rank, knobs in enumerate(get_sketch("cuda_gemm_ws").seeds(w, H200)[:_FITTED]):
         for early in dependent:
             yield "cuda_gemm_ws", {**knobs, "dependent": early}
+            if w.m <= 512 and rank < 1 and w.n % 8 == 0:
+                yield "cuda_gemm_ws", {**knobs, "dependent": early, "store": "direct"}
         if knobs["block_m"] == 128 and w.m > 256:
             yield "cuda_gemm_ws", {**knobs, "schedule": "pingpong"}
         if w.m > 1024:

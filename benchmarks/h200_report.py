@@ -27,13 +27,16 @@ PROTOCOL = (
     "Every candidate is first checked twice on two inputs, with the output poisoned by NaN: random normal "
     "(against float64, |C - C64| <= (16 + 4 sqrt k) 2^-24 |A||B| + one rounding of the output) and cancelling "
     "sums (exact equality). Then a probe of one to three graph replays; over 1.5 times the best it is dropped. "
-    "The best five, the best three with dependent launch and torch.matmul (cuBLAS) take turns in random order "
-    "over 12-30 rounds; a round is one replay of a CUDA graph of back-to-back launches over rotating input sets "
-    "of four times L2 together (at most 64 sets; cache says warm where that is less than twice L2), CUDA events "
+    "The best seven (five in the first sitting), the best three with dependent launch and torch.matmul (cuBLAS) "
+    "take turns in random order, first for 0.1 s that is not counted (two rounds in the first sitting), then over "
+    "12-30 rounds; a round is one replay of a CUDA graph of back-to-back launches over rotating input sets of "
+    "four times L2 together (at most 64 sets; cache says warm where that is less than twice L2), CUDA events "
     "round it. The winner is chosen on the first third of the rounds, latency_s and ratio (median of paired "
     "ratios, 95 % bootstrap interval) come from the others; then it is checked again. Prebuilt cubins with run- "
     "time extents: trials counts the candidates tried on the shape, wall_s all that its race took, compilation "
-    "excluded. roof_fraction: max(bytes once / 4.3 TB/s, flops / 790 TFLOP/s) over latency_s."
+    "excluded. roof_fraction: max(bytes once / 4.3 TB/s, flops / 790 TFLOP/s) over latency_s. The table "
+    "layouts_types_epilogues is there for what was checked: torch computes the product alone there, without the "
+    "epilogue."
 )
 Row = dict[str, Any]
 
@@ -163,7 +166,7 @@ def report(logs: Sequence[Path]) -> tuple[Row, list[Recorded]]:
         "python -m benchmarks.h200_gemm race DIR --out LOG; python -m benchmarks.h200_report LOG",
         "date": shapes.date,
         "commit": commit(),
-        "environment": {"sittings": shapes.environment},
+        "environment": environment_of(shapes.environment),
         "protocol": PROTOCOL,
         "rows": rows,
         "tables": {
@@ -183,6 +186,36 @@ def report(logs: Sequence[Path]) -> tuple[Row, list[Recorded]]:
     return result, records
 
 
+def earlier_sitting(log: Path) -> list[list[Any]]:
+    """[m, n, k, ratio, low, high] of another sitting's finals, for comparison; its candidates were fewer."""
+    shapes = Shapes()
+    shapes.read(log)
+    rows = []
+    for index, (w, _) in enumerate(race_entries()):
+        best = shapes.finals.get(index, {}).get("final", {}).get("stream")
+        if best is not None and suite_of(index) != "layouts":
+            rows.append([w.m, w.n, w.k, *(round(x, 4) for x in best["ratio"])])
+    return rows
+
+
+def environment_of(sittings: Sequence[Row]) -> Row:
+    """The last sitting's device and libraries, and the compilers; run where the kernels were made."""
+    from workers.build.cuda import identity
+
+    last = sittings[-1] if sittings else {}
+    made = identity()
+    return {
+        "device": last.get("device"),
+        "driver": last.get("nvidia_smi", {}).get("driver_version"),
+        "cuda": last.get("cuda"),
+        "torch": last.get("torch"),
+        "tvm": made["tvm"],
+        "compiler": made["compiler"],
+        "cores": last.get("cores"),
+        "sittings": list(sittings),
+    }
+
+
 def commit() -> str:
     ran = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     return ran.stdout.strip() or "unknown"
@@ -191,10 +224,16 @@ def commit() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logs", nargs="+", type=Path)
+    parser.add_argument("--earlier", type=Path, help="log of another sitting: its ratios become a table")
+    parser.add_argument("--host", type=Path, help="output of benchmarks.h200_host: becomes a table")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--records", type=Path)
     args = parser.parse_args()
     result, records = report(args.logs)
+    if args.earlier:
+        result["tables"]["earlier_sitting_before_the_staged_store_was_fixed"] = earlier_sitting(args.earlier)
+    if args.host:
+        result["tables"]["host_overhead"] = json.loads(args.host.read_text())["host"]
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -47,13 +47,14 @@ def best(
     device_filter: Mapping[str, str],
 ) -> Lookup:
     """Exact: a schedule of the very workload, for the identity of the newest known device that the query and the
-    filter allow (of any such schedule's own device where no such device is known). Stale: there are only others."""
+    filter allow (of any such schedule's own device where no such device is known). Stale: there are only others. With
+    devices of two kinds allowed ("auto"), each schedule is held against the newest of its own kind."""
     wanted = _checked(device_filter)
     found = connection.execute(BEST, {"workload_key": workload.key})
     rows = [row for row in found if target.matches(target_of(row.target))]
     if not rows:
         return Lookup("missed", None)
-    asked = _Asked(version, wanted, _newest_identity(connection, target, wanted))
+    asked = _Asked(version, wanted, _newest_identities(connection, target, wanted))
     closest = min(rows, key=lambda row: len(asked.differences(row)))  # of equals the newest: min keeps the first
     differs = asked.differences(closest)
     return Lookup("stale" if differs else "exact", view_of(closest), differs)
@@ -63,12 +64,13 @@ def best(
 class _Asked:
     version: SketchVersion
     filter: Mapping[str, str]
-    identity: EnvironmentIdentity | None
+    identities: Mapping[str, EnvironmentIdentity]  # by kind of device
 
     def differences(self, row: Row[Any]) -> tuple[str, ...]:
         """Names of what keeps the row from being exact: identity fields, then sketch_version; empty when it is."""
         own = best_of(row.best).identity
-        names = dict.fromkeys(self.identity.differences(own) if self.identity else ())
+        newest = self.identities.get(own.kind)
+        names = dict.fromkeys(newest.differences(own) if newest else ())
         names.update(dict.fromkeys(n for n, value in self.filter.items() if str(getattr(own, n)) != value))
         if self.version(row.sketch) not in (None, row.sketch_version):
             names["sketch_version"] = None
@@ -83,18 +85,19 @@ def _checked(device_filter: Mapping[str, str]) -> dict[str, str]:
     return wanted
 
 
-def _newest_identity(
+def _newest_identities(
     connection: Connection, target: TargetQuery, wanted: Mapping[str, str]
-) -> EnvironmentIdentity | None:
-    """Of the devices that match: the one whose identity is the newest, so that a driver's update counts and the
-    heartbeats of two kinds of device side by side do not take turns."""
+) -> dict[str, EnvironmentIdentity]:
+    """Of the devices of each kind that match: the one whose identity is the newest, so that a driver's update counts
+    and the heartbeats of two models side by side do not take turns."""
     last: dict[str, tuple[float, float, EnvironmentIdentity]] = {}
     for device_id, stored, identity, since in connection.execute(_SEEN):
         found = identity_of(identity)
         last.pop(device_id, None)  # a device is what it was when last seen, by whichever runner
         if target.matches(target_of(stored)) and all(str(getattr(found, n)) == v for n, v in wanted.items()):
             last[device_id] = (since, len(last), found)
-    return max(last.values(), key=lambda entry: entry[:2])[2] if last else None
+    by_age = sorted(last.values(), key=lambda entry: entry[:2])
+    return {found.kind: found for _, _, found in by_age}
 
 
 def nearest(

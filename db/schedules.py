@@ -31,10 +31,12 @@ def promote(
     task_id: int,
     best: BestConfig,
     artifact: bytes,
+    beaten: Candidate | None,
     now: float,
 ) -> str:
     """Write the schedule, always; make it the one served unless the present one of the same workload and identity is
-    faster by its own final. So of two jobs for one shape the faster wins, in whichever order they end (O25)."""
+    faster by its own final. So of two jobs for one shape the faster wins, in whichever order they end (O25). `beaten`
+    stood in the very final that this one won: it gives way, whatever a calmer hour once measured for it."""
     job = working(session, lease)
     task = leased_task(session, job, task_id)
     if task.target is None:
@@ -42,7 +44,12 @@ def promote(
     touch(job, now)
     artifacts.put(session, best.artifact, artifact, now)
     present = _current(session, task.workload_key, best.identity.key)
-    takes_over = present is None or _is_stale(present, version) or best.latency_s <= present.latency_s
+    takes_over = (
+        present is None
+        or _is_stale(present, version)
+        or best.latency_s <= present.latency_s
+        or BestConfig.from_json(json.loads(present.best)).candidate == beaten
+    )
     if takes_over and present is not None:
         present.is_current = False
         session.flush()  # the unique index allows one current row, also within the transaction

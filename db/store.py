@@ -89,9 +89,13 @@ class SqlStore:
     def set_baseline(self, lease: Lease, task_id: int, name: str, measurement: Measurement) -> None:
         self._tx.write(lambda s: records.set_baseline(s, lease, task_id, name, measurement, self._now(s)))
 
-    def promote(self, lease: Lease, task_id: int, best: BestConfig, artifact: bytes) -> str:
+    def promote(
+        self, lease: Lease, task_id: int, best: BestConfig, artifact: bytes, beaten: Candidate | None = None
+    ) -> str:
         return self._tx.write(
-            lambda s: schedules.promote(s, self._artifacts, self._version, lease, task_id, best, artifact, self._now(s))
+            lambda s: schedules.promote(
+                s, self._artifacts, self._version, lease, task_id, best, artifact, beaten, self._now(s)
+            )
         )
 
     def report(self, lease: Lease, progress: Progress) -> None:

@@ -62,9 +62,15 @@ def check_supported(workload: Workload, target: Target) -> None:
     """InvalidField naming the workload's field when no sketch can do it there, or it does not fit the memory."""
     if target.memory_bytes and workload.footprint_bytes() > target.memory_bytes:
         message = f"the operands take {workload.footprint_bytes()} bytes, {target.model} has {target.memory_bytes}"
-        raise InvalidField("", message)
+        raise InvalidField(_largest_extent(workload), message)
     reasons = refusals(workload, target)
     if reasons:
         # Every sketch refuses: the refusal that most sketches share is the one a user can act on.
         first = max(reasons, key=lambda r: sum(r.field == other.field for other in reasons))
         raise InvalidField(first.field, first.reason, first.allowed)
+
+
+def _largest_extent(workload: Workload) -> str:
+    """The field to make smaller when the whole is too large."""
+    extents = {k: v for k, v in workload.to_json().items() if isinstance(v, int) and not isinstance(v, bool)}
+    return max(extents, key=lambda name: extents[name])

@@ -1,6 +1,7 @@
 """HTTP client of the tilewright API, for scripts and for the command line."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -38,7 +39,7 @@ class ServerEvent:
 
 
 class Client:
-    """Talks to one service. Not thread-safe. Raises ApiError and Unreachable.
+    """Talks to one service. Not thread-safe. Raises ApiError and Unreachable; ValueError for what is no address.
 
     `transport` lets the same client speak to an application in this process (the local database).
     """
@@ -53,7 +54,12 @@ class Client:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.url = url
         self.streams = transport is None  # an application in this process answers whole bodies only
-        self._http = httpx.Client(base_url=url, headers=headers, transport=transport, timeout=timeout_s)
+        try:
+            self._http = httpx.Client(base_url=url, headers=headers, transport=transport, timeout=timeout_s)
+        except httpx.InvalidURL as fault:
+            raise ValueError(f"not a URL: {url!r} ({fault})") from None
+        if self._http.base_url.scheme not in ("http", "https") or not self._http.base_url.host:
+            raise ValueError(f"not the address of a service: {url!r} (as in http://127.0.0.1:8400)")
 
     def __enter__(self) -> Self:
         return self
@@ -65,8 +71,9 @@ class Client:
         self._http.close()
 
     def submit(self, body: Mapping[str, object], idempotency_key: str | None = None) -> JsonObject:
-        """POST /v1/jobs."""
+        """POST /v1/jobs. A number that JSON cannot hold is refused here, as the service would."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        _check_finite("", body)
         return self._json(self._send("POST", "/v1/jobs", json=dict(body), headers=headers))
 
     def job(self, job_id: str) -> JsonObject:
@@ -122,8 +129,23 @@ class Client:
 
     @staticmethod
     def _json(response: httpx.Response) -> JsonObject:
-        data: JsonObject = response.json()
+        try:
+            data: JsonObject = response.json()
+        except ValueError:
+            raise Unreachable(f"{response.url} answered something other than JSON: no tilewright there") from None
         return data
+
+
+def _check_finite(name: str, value: object) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ApiError(422, {"detail": f"{name}: must be a finite number, got {value}", "field": name})
+    items: Iterator[tuple[object, object]] = iter(())
+    if isinstance(value, Mapping):
+        items = iter(value.items())
+    elif isinstance(value, list | tuple):
+        items = iter(enumerate(value))
+    for key, item in items:
+        _check_finite(f"{name}.{key}" if name else str(key), item)
 
 
 def _query(params: Mapping[str, object]) -> dict[str, str]:

@@ -117,6 +117,11 @@ class Measurer(Protocol):
         """Take the device for one task: inputs and reference are made once, the vendor's kernel is measured."""
 
 
+class TaskRefused(RuntimeError):
+    """The task cannot be taken up on the device (no room for its operands, a child that does not start): trying again
+    would end the same way."""
+
+
 class MeasurerUnavailable(RuntimeError):
     """The measuring service cannot be reached; the caller should try again later, nothing was lost."""
 
@@ -204,8 +209,11 @@ class RunnerStore(Protocol):
 
     def set_baseline(self, lease: Lease, task_id: int, name: str, measurement: Measurement) -> None: ...
 
-    def promote(self, lease: Lease, task_id: int, best: BestConfig, artifact: bytes) -> str:
-        """Make `best` what lookups serve for its task and identity, with history; returns the schedule id."""
+    def promote(
+        self, lease: Lease, task_id: int, best: BestConfig, artifact: bytes, beaten: Candidate | None = None
+    ) -> str:
+        """Make `best` what lookups serve for its task and identity, with history; returns the schedule id. One that is
+        served already stays when it is faster, unless it is `beaten`: it lost to `best` in the same final."""
 
     def report(self, lease: Lease, progress: Progress) -> None:
         """Tell how far the work is; `progress.seconds` counts from the report before, and is added up for the job."""

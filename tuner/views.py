@@ -172,6 +172,9 @@ class ServiceStore(Protocol):
     def cancel(self, job_id: str, now: float) -> JobView:
         """Idempotent; Conflict on a completed or failed job."""
 
+    def interrupt_expired(self) -> int:
+        """Mark running jobs whose lease has run out as interrupted; how many there were."""
+
     def pause(self, job_id: str, now: float) -> JobView: ...
 
     def resume(self, job_id: str, now: float) -> JobView: ...

@@ -18,7 +18,7 @@ from pathlib import Path
 from search_space.environment import Observation
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
-from tuner.ports import MeasurePolicy
+from tuner.ports import MeasurePolicy, TaskRefused
 from workers import bench
 from workers.child import ChildProcess, ChildSpec, End, Failure, Reply
 from workers.device_lock import DeviceLease, HostLock
@@ -43,7 +43,7 @@ class DeviceSettings:
     child: ChildSpec
 
 
-class TaskNotOpened(RuntimeError):
+class TaskNotOpened(TaskRefused):
     """The task's inputs or reference could not be made on this device; the message says why."""
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -14,9 +15,10 @@ from pathlib import Path
 
 from search_space.environment import EnvironmentIdentity
 from search_space.target import Target
-from tuner.ports import DeviceInfo, MeasurePolicy
+from tuner.ports import DeviceInfo, MeasurePolicy, MeasurerUnavailable
 from tuner.roofs import Roofs
 from workers import host
+from workers.build.result import BuildToolMissing
 from workers.child import ChildProcess, ChildSpec, Failure
 from workers.script import Scenario
 
@@ -27,8 +29,12 @@ Json = Mapping[str, object]
 Alone = Callable[[], AbstractContextManager[None]]
 
 
-class ProbeFailed(RuntimeError):
+class ProbeFailed(MeasurerUnavailable):
     """The host could not be identified or its roofs not measured; the message says why."""
+
+
+class ToolMissing(ProbeFailed):
+    """The host lacks what builds programs; everything else about it can be told."""
 
 
 def identity_under(
@@ -60,24 +66,61 @@ class DeviceProbe:
         identity = identity_under(identity, MeasurePolicy(), self.scenario)
         if self.scenario is not None:
             return DeviceInfo(self.device_id, target, identity, None)
-        told = self._kept(f"roofs-{identity.key}", {"do": "roofs", "target": target.to_json()}, alone)
-        return DeviceInfo(self.device_id, target, identity, Roofs.from_json(_mapping(told["roofs"])))
+        return DeviceInfo(self.device_id, target, identity, self._roofs(target, identity, alone))
+
+    def _roofs(self, target: Target, identity: EnvironmentIdentity, alone: Alone) -> Roofs | None:
+        """Kept from an earlier start, unless the machine was busy then: a roof that others had a part of is too low,
+        so it is measured again and the higher counts. None where this host has no compiler: its jobs then say so."""
+        path = self.cache_dir / f"roofs-{identity.key}.json"
+        kept = _read(path)
+        before = Roofs.from_json(_mapping(kept["roofs"])) if kept is not None else None
+        if kept is not None and before is not None and float(str(kept.get("load", math.inf))) <= target.cores:
+            return before
+        load = os.getloadavg()[0]
+        try:
+            told = self._ask({"do": "roofs", "target": target.to_json()}, alone)
+        except ToolMissing as fault:
+            _log.warning("%s: no roofs are known, and no candidate can be built", fault)
+            return before
+        roofs = Roofs.from_json(_mapping(told["roofs"]))
+        if before is not None:
+            roofs = _higher(roofs, before)
+        _write(path, {"roofs": roofs.to_json(), "load": load})
+        return roofs
 
     def _kept(self, name: str, request: Json, holding: Alone) -> Json:
         """The answer to `request` as it was kept under `name`, or a child's, kept from now on."""
         path = self.cache_dir / f"{name}.json"
         if (kept := _read(path)) is not None:
             return kept
+        answer = self._ask(request, holding)
+        _write(path, answer)
+        return answer
+
+    def _ask(self, request: Json, holding: Alone) -> Json:
         spec = ChildSpec("workers.host_probe:make_handler", environment=self.environment)
         with ChildProcess(spec) as child, holding():
             reply = child.request(request, timeout_s=PROBE_TIMEOUT_S)
         if isinstance(reply, Failure):
-            raise ProbeFailed(f"{request['do']}: {reply.error_type} {reply.message}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(reply.message))
-        fresh.replace(path)  # in one step: another process may read it now
+            kind = ToolMissing if reply.error_type == BuildToolMissing.__name__ else ProbeFailed
+            raise kind(f"{request['do']}: {reply.error_type} {reply.message}")
         return reply.message
+
+
+def _higher(one: Roofs, two: Roofs) -> Roofs:
+    return Roofs(
+        {dtype: max(rate, two.flops_per_s.get(dtype, 0.0)) for dtype, rate in one.flops_per_s.items()},
+        max(one.memory_bytes_per_s, two.memory_bytes_per_s),
+        max(one.cache_bytes_per_s, two.cache_bytes_per_s),
+        one.cache_bytes,
+    )
+
+
+def _write(path: Path, data: Json) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(f".{os.getpid()}")
+    fresh.write_text(json.dumps(data))
+    fresh.replace(path)  # in one step: another process may read it now
 
 
 def _fingerprint() -> str:

@@ -113,6 +113,11 @@ def llvm_features(info: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(llvm for kernel, llvm in _FEATURES.items() if kernel in flags))
 
 
+def kernel_names(features: Sequence[str]) -> list[str]:
+    """The same instruction sets by the kernel's names, as /proc/cpuinfo shows them where an artifact is loaded."""
+    return sorted(kernel for kernel, llvm in _FEATURES.items() if llvm in features)
+
+
 def vector_bits(features: Sequence[str]) -> int:
     if "avx512f" in features:
         return 512

@@ -7,9 +7,9 @@ import logging
 import os
 import pickle
 import shutil
-import tempfile
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -22,6 +22,7 @@ from workers.host_devices import RESOURCE
 from workers.ray_actors import builder_actors, device_actor
 from workers.ray_session import RaySession
 from workers.remote import BuilderPool, Cancelled, DeviceLost, RemoteDevice
+from workers.scratch import make_scratch, sweep
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class RayMeasurer:
     def __init__(self, config: MeasurerConfig) -> None:
         self._config = config
         self._guard = threading.RLock()
-        self._temp: str | None = None
+        self._temp: Path | None = None
         self._started = False
         self._devices: dict[str, RemoteDevice] = {}
         self._builders: dict[str, BuilderPool] = {}
@@ -53,7 +54,7 @@ class RayMeasurer:
         with self._guard:
             self._start()
             remote = self._remote(device.device_id)
-            session = RaySession(device, remote, self._pool(device), task, policy, seed, self._config.scenario)
+            session = RaySession(device, remote, self._pool(device), task, policy, seed, self._config)
             self._sessions = [s for s in self._sessions if not s.closed] + [session]
         try:
             session.open()
@@ -113,13 +114,14 @@ class RayMeasurer:
             "logging_level": "error",
         }
         if config.address is None:
-            self._temp = tempfile.mkdtemp(prefix="tw-", dir=config.temp_parent)
+            sweep(config.temp_parent)
+            self._temp = make_scratch(config.temp_parent, self)
             options |= {
                 "num_cpus": max(config.builder_count, 1),
                 "num_gpus": 0,
                 "include_dashboard": False,
                 "object_store_memory": config.object_store_bytes,
-                "_temp_dir": self._temp,
+                "_temp_dir": str(self._temp),
                 "resources": {RESOURCE + device_id: 1 for device_id in host_devices.device_ids()},
             }
         else:

@@ -20,10 +20,10 @@ from tuner.ports import DeviceInfo, Measured, MeasurePolicy, MeasurerUnavailable
 from tuner.task import Task
 from workers.build import BuildResult
 from workers.builder import BuildRequest
+from workers.config import MeasurerConfig
 from workers.device_probe import identity_under
 from workers.final_bed import Entrant, OpenTask
 from workers.remote import BuilderPool, BuildWindow, Cancelled, DeviceLost, RemoteDevice
-from workers.script import Scenario
 from workers.shelf import Shelf
 from workers.stay import DeviceStay
 
@@ -55,17 +55,17 @@ class RaySession:
         task: Task,
         policy: MeasurePolicy,
         seed: int,
-        scenario: Scenario | None,
+        config: MeasurerConfig,
     ) -> None:
         self._info = device
         self._task = task
         self._policy = policy
-        self._scenario = scenario
+        self._scenario = scenario = config.scenario
         self._identity = identity_under(device.identity, policy, scenario)
         vendor = scenario.baseline(task.workload.key).to_json() if scenario else {}
         self._stay = DeviceStay(remote, OpenTask(task.workload.to_json(), policy, seed, self._identity, vendor))
         self._builds = BuildWindow(builders)
-        self._shelf = Shelf()
+        self._shelf = Shelf(config.temp_parent)
         self._exclusive = device.target.kind == "cpu"
         self._ordinals: dict[str, int] = {}  # candidate key -> its trial's ordinal
         self._queue: deque[_Job] = deque()

@@ -1,16 +1,16 @@
 """The artifacts that a session built: on disk, by content hash, until the session closes."""
 
 import shutil
-import tempfile
 from pathlib import Path
 
 from search_space.candidate import Candidate
 from workers.build import BuildResult
+from workers.scratch import make_scratch
 
 
 class Shelf:
-    def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="tilewright-session-"))
+    def __init__(self, parent: Path) -> None:
+        self._folder = make_scratch(parent, self)
         self._digests: dict[str, str] = {}  # candidate key -> digest
 
     def put(self, candidate: Candidate, built: BuildResult) -> str:

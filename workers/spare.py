@@ -2,10 +2,11 @@
 
 import threading
 
+from tuner.ports import TaskRefused
 from workers.child import ChildProcess, ChildSpec, Failure
 
 
-class ChildFailedToStart(RuntimeError):
+class ChildFailedToStart(TaskRefused):
     """The child's own imports or set-up failed: nobody's candidate is at fault, and another child would fail too."""
 
 

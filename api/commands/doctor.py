@@ -15,7 +15,7 @@ from rich.table import Table
 from api.defaults import default_database_url
 from api.wiring import build_store
 from tilewright.cli.connect import AsJson, Db
-from tilewright.cli.errors import FAILED, print_json
+from tilewright.cli.errors import FAILED, print_json, shown
 
 PACKAGES = ("apache-tvm", "apache-tvm-ffi", "torch", "xgboost-cpu", "ray", "sqlalchemy", "fastapi")
 
@@ -29,6 +29,7 @@ class Finding:
     detail: str
 
 
+@shown
 def doctor(db: Db = None, as_json: AsJson = False) -> None:
     """Say what this machine can tune, and what is missing for the rest."""
     findings = [f for check in CHECKS for f in check()] + [_database(db)]

@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from api.defaults import default_database_url
-from api.wiring import MeasurerChoice, build_measurer, build_store, policies
+from api.commands.database import open_database
+from api.wiring import MeasurerChoice, build_measurer, policies
 from tilewright.cli.connect import AsJson, Db
-from tilewright.cli.errors import FAILED, fail, print_json
+from tilewright.cli.errors import FAILED, fail, print_json, shown
 from tilewright.cli.show import describe_workload, knobs_text, seconds
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
@@ -17,13 +17,14 @@ from tuner.task import Task
 from tuner.views import NotFound, TrialView
 
 
+@shown
 def replay(
     trial: Annotated[int, typer.Argument(help="the trial's id, as the trials table shows it")],
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
     """Rebuild, check and time one trial again, a failed one too; nothing is stored."""
-    store = build_store(db or default_database_url())
+    store = open_database(db)
     try:
         view, workload, target = store.trial(trial)
     except NotFound:

@@ -10,28 +10,31 @@ import uvicorn
 
 from api.app import create_app
 from api.auth import check_binding, read_keys
+from api.commands.database import open_database
 from api.defaults import DEFAULT_PORT, default_database_url, default_key_file
 from api.errors import BindingRefused
 from api.runner_process import RunnerProcess
-from api.wiring import MeasurerChoice, build_api_settings, build_store
-from tilewright.cli.errors import BAD_ARGUMENTS, fail
+from api.wiring import MeasurerChoice, build_api_settings
+from tilewright.cli.errors import BAD_ARGUMENTS, fail, shown
 
 log = logging.getLogger("tilewright.serve")
 
 
+@shown
 def serve(
     host: Annotated[str, typer.Option(help="address to listen on; beyond loopback a key file is needed")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="port to listen on")] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on")] = DEFAULT_PORT,
     db: Annotated[str | None, typer.Option("--db", help="database URL; SQLite in the user's data folder")] = None,
     ray: Annotated[str | None, typer.Option("--ray", help="address of a Ray cluster; a local one is started")] = None,
     measurer: Annotated[str, typer.Option(help="ray, scripted:FILE.json or recorded:FILE")] = "ray",
     key_file: Annotated[Path | None, typer.Option(help="file of bearer keys, one a line")] = None,
-    cores: Annotated[int | None, typer.Option(help="CPU cores the workers own")] = None,
-    lease_s: Annotated[float, typer.Option(help="seconds after which a silent runner's job is free")] = 10.0,
+    cores: Annotated[int | None, typer.Option(min=1, help="CPU cores the workers own")] = None,
+    lease_s: Annotated[float, typer.Option(min=1.0, help="seconds after which a silent runner's job is free")] = 10.0,
     runner: Annotated[bool, typer.Option("--runner/--no-runner", help="start a runner beside the HTTP service")] = True,
 ) -> None:
     """Serve the API and the dashboard, and run the jobs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it says which database it looks at, at every look
     try:
         choice = MeasurerChoice.parse(measurer)
         path = key_file or default_key_file()
@@ -40,13 +43,19 @@ def serve(
     except (ValueError, OSError, BindingRefused) as fault:
         fail(str(fault), BAD_ARGUMENTS)
     url = db or default_database_url()
-    store = build_store(url, migrate=True)
+    store = open_database(url, migrate=True)
     child = RunnerProcess(url, choice.text, ray, cores, lease_s) if runner else None
     try:
         if child is not None:
             child.start()
         log.info("dashboard at http://%s:%d/ (database %s, process %d)", host, port, _shown(url), os.getpid())
-        uvicorn.run(create_app(store, build_api_settings(keys)), host=host, port=port, log_level="warning")
+        uvicorn.run(
+            create_app(store, build_api_settings(keys)),
+            host=host,
+            port=port,
+            log_level="warning",
+            timeout_graceful_shutdown=5,  # open event streams would hold the end up for ever
+        )
     finally:
         if child is not None:
             child.stop()

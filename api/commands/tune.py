@@ -45,7 +45,7 @@ def tune_one(
 
 
 def tune_suite(
-    file: Annotated[Path, typer.Argument(help="csv of shapes, or JSON job body")],
+    file: Annotated[Path, typer.Argument(help="csv of shapes, JSON job body, or a model's config.json")],
     target: Target = "auto",
     trials: Trials = 64,
     seconds: Seconds = None,
@@ -72,13 +72,13 @@ def tune_job(body: dict[str, object], db: str | None, measurer: str, as_json: bo
         choice = MeasurerChoice.parse(measurer)
     except ValueError as fault:
         fail(str(fault), 2)
-    with open_client(db) as client:
+    with open_client(db, submits=True) as client:
         job_id = client.submit(body)["id"]
         console = Console(stderr=as_json)
         with RunnerThread(db or default_database_url(), choice, job_id) as runner:
             watch(client, job_id, console, quiet=as_json, alive=lambda: runner.error is None)
         if runner.error is not None:
-            raise runner.error
+            fail(f"the search ended early: {runner.error or type(runner.error).__name__}. What was measured stays")
         job = client.job(job_id)
     print_json(job) if as_json else show.job_table(console, job)
     raise SystemExit(exit_status(job))

@@ -1,16 +1,21 @@
 """`tilewright worker`: this host's devices for a Ray cluster."""
 
 import os
+import re
 from typing import Annotated
 
 import typer
 
+from tilewright.cli.errors import BAD_ARGUMENTS, fail
+
 
 def worker(
     ray: Annotated[str, typer.Option("--ray", help="address of the cluster's head, HOST:PORT")],
-    cores: Annotated[int | None, typer.Option(help="CPU cores that builders may use")] = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="CPU cores that builders may use")] = None,
 ) -> None:
     """Join a Ray cluster with this host's devices, until stopped."""
+    if not re.fullmatch(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", ray):
+        fail(f"--ray: must be HOST:PORT, got {ray!r}", BAD_ARGUMENTS)
     from workers.node import node_command
 
     command = node_command(ray, cores)

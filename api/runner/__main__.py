@@ -30,6 +30,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it says which database it looks at, at every look
     stop = threading.Event()
     _stop_on_signals(stop)
     if options.parent_stdin:
@@ -66,8 +67,12 @@ def _await_devices(measurer: Measurer, stop: threading.Event) -> None:
 
 
 def _end_with_parent(stop: threading.Event) -> None:
-    """The pipe on stdin closes when the parent dies, however it dies: then nobody would ever stop this process."""
-    sys.stdin.buffer.read()
+    """The pipe on stdin closes when the parent dies, however it dies: then nobody would ever stop this process.
+
+    Read without Python's buffer: its lock, held by this thread, would abort the interpreter's own end.
+    """
+    while os.read(0, 4096):
+        pass
     stop.set()
 
 

@@ -29,6 +29,9 @@ REASON_ORDER = (
     StopReason.NO_VALID_CANDIDATE,
 )
 
+# Measuring sessions of a job that stay open at a time, each with a thread and the artifacts it built.
+MAX_OPEN_SESSIONS = 8
+
 
 class Unschedulable(RuntimeError):
     """No device here can run the job; the message says which are known."""
@@ -55,6 +58,7 @@ class JobRun:
         self._started = time.monotonic()
         self._trials_left = True
         self._runs: list[TaskRun] = []
+        self._open_order: list[TaskRun] = []  # least recently used first
 
     def run(self) -> None:
         """Raises LeaseLost when another runner took over, and whatever broke; the device is free in any case."""
@@ -125,9 +129,13 @@ class JobRun:
             progress = [r.search.progress(r.leased.index, r.leased.weight) for r in open_runs]
             chosen = next_task(progress, self._preset.scheduler, self._rng)
             run = next(r for r in open_runs if r.leased.index == chosen)
-            self._leave_others(run)
-            taken = run.run_batch(self._preset.batch_size)
+            self._make_room(run)
+            taken = run.run_batch(self._batch_size())
             self._trials_left = taken > 0 or self._space_ended(run)
+
+    def _batch_size(self) -> int:
+        """The preset's, or less where it would spend the job's trials before every task had some."""
+        return max(1, min(self._preset.batch_size, self._lease.spec.max_trials // len(self._runs)))
 
     def _space_ended(self, run: TaskRun) -> bool:
         """Whether nothing was taken because the space has no more, rather than the budget."""
@@ -136,14 +144,14 @@ class JobRun:
     def _stop_where_due(self, run: TaskRun) -> None:
         reason = run.search.stop_reason(self._elapsed_s(), self._lease.spec.max_seconds, int(self._trials_left))
         if reason is not None:
-            self._leave_others(run)
+            self._make_room(run)
             run.finish(reason)
 
-    def _leave_others(self, run: TaskRun) -> None:
-        """One task holds the device at a time."""
-        for other in self._runs:
-            if other is not run and other.device.device_id == run.device.device_id:
-                other.close()
+    def _make_room(self, run: TaskRun) -> None:
+        """Sessions stay open between batches, since opening one costs its inputs and reference; only so many do."""
+        self._open_order = [r for r in self._open_order if r is not run and r.is_open] + [run]
+        while len(self._open_order) > MAX_OPEN_SESSIONS:
+            self._open_order.pop(0).close()
 
     def _finish(self) -> None:
         reasons = {r.stop_reason for r in self._runs}

@@ -5,9 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-# Phases that are the search's own work; the rest is opening, building and measuring.
-OVERHEAD = ("propose", "fit", "store")
-
 
 class Phases:
     """Seconds of wall time by phase since the last `take`. Not thread-safe; phases do not nest."""

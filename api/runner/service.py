@@ -16,6 +16,7 @@ from tuner.ports import (
     MeasurerUnavailable,
     RunnerStore,
     StoreUnavailable,
+    TaskRefused,
 )
 
 log = logging.getLogger("tilewright.runner")
@@ -83,6 +84,8 @@ class Runner:
             raise
         except Unschedulable as fault:
             self._fail(lease, f"unschedulable: {fault}")
+        except TaskRefused as fault:
+            self._fail(lease, f"task_refused: {fault}")
         except KeyboardInterrupt:
             self._release(lease)
             raise

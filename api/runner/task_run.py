@@ -51,7 +51,7 @@ class TaskContext:
 
 
 class TaskRun:
-    """Drives one task. The device is held while a batch or the final runs; not thread-safe."""
+    """Drives one task. Its session holds the device while a batch or the final runs; not thread-safe."""
 
     def __init__(self, context: TaskContext, leased: LeasedTask, task: Task, device: DeviceInfo) -> None:
         self.context, self.leased, self.task, self.device = context, leased, task, device
@@ -104,6 +104,10 @@ class TaskRun:
                 name, measurement = self._session.baseline
                 c.store.set_baseline(c.lease, self.leased.task_id, name, measurement)
         return self._session
+
+    @property
+    def is_open(self) -> bool:
+        return self._session is not None
 
     def run_batch(self, size: int) -> int:
         """Propose, reserve, measure and commit one batch; returns how many trials it took from the budget."""
@@ -174,8 +178,10 @@ class TaskRun:
 
     def _promote(self) -> None:
         c, session = self.context, self.session
+        incumbent = c.store.incumbent(self.task, self.device.identity)
+        served = None if incumbent is None else incumbent[0]
         with c.phases.spend("final"):
-            final = session.final(self._finalists())
+            final = session.final(self._finalists(served))
         best = promote(
             final,
             self.task,
@@ -189,17 +195,17 @@ class TaskRun:
             log.warning("every finalist of task %d failed: %s", self.leased.index, dict(final.failures))
             return
         with c.phases.spend("store"):
-            c.store.promote(c.lease, self.leased.task_id, best, session.artifact(best.artifact))
+            beaten = next((x.candidate for x in final.contestants if x.candidate == served), None)
+            c.store.promote(c.lease, self.leased.task_id, best, session.artifact(best.artifact), beaten)
 
-    def _finalists(self) -> list[Candidate]:
+    def _finalists(self, served: Candidate | None) -> list[Candidate]:
         """The fastest of this search, and what is served today where its sketch still lowers to the same program."""
         c = self.context
         finalists = list(self.search.finalists(c.preset.final.finalists))
-        served = c.store.incumbent(self.task, self.device.identity)
-        if served is not None and served[0] not in finalists:
-            sketch = all_sketches().get(served[0].sketch)
-            if sketch is not None and sketch.version == served[0].version:
-                finalists.append(served[0])
+        if served is not None and served not in finalists:
+            sketch = all_sketches().get(served.sketch)
+            if sketch is not None and sketch.version == served.version:
+                finalists.append(served)
         return finalists
 
     def close(self) -> None:

@@ -54,35 +54,35 @@ class GemmOperands:
         ops = GemmOperands(w, None, source, None, None, 0, 0, 1 if w.trans_b else w.n, w.k if w.trans_b else 1)
         return ops, to
 
-    def _a(self, batch: Expr, i: Expr, p: Expr) -> Expr:
+    def a_index(self, batch: Expr, i: Expr, p: Expr) -> Expr:
         return batch * (self.workload.m * self.workload.k) + i * self.a_stride_m + p * self.a_stride_k
 
-    def _b(self, batch: Expr, p: Expr, j: Expr) -> Expr:
+    def b_index(self, batch: Expr, p: Expr, j: Expr) -> Expr:
         return batch * (self.workload.k * self.workload.n) + p * self.b_stride_k + j * self.b_stride_n
 
     def a_at(self, batch: Expr, i: Expr, p: Expr) -> Expr:
         """A[i, p] as a float32 scalar."""
-        return widen(self.a[self._a(batch, i, p)], self.workload.dtype_a, 1)
+        return widen(self.a[self.a_index(batch, i, p)], self.workload.dtype_a, 1)
 
     def a_along_k(self, batch: Expr, i: Expr, p: Expr, lanes: int) -> Expr:
         """A[i, p : p + lanes] as float32; needs a_stride_k == 1."""
-        return widen(self.a[at(self._a(batch, i, p), lanes)], self.workload.dtype_a, lanes)
+        return widen(self.a[at(self.a_index(batch, i, p), lanes)], self.workload.dtype_a, lanes)
 
     def a_along_m(self, batch: Expr, i: Expr, p: Expr, lanes: int) -> Expr:
         """A[i : i + lanes, p] as float32; needs a_stride_m == 1."""
-        return widen(self.a[at(self._a(batch, i, p), lanes)], self.workload.dtype_a, lanes)
+        return widen(self.a[at(self.a_index(batch, i, p), lanes)], self.workload.dtype_a, lanes)
 
     def b_along_n(self, batch: Expr, p: Expr, j: Expr, lanes: int) -> Expr:
         """B[p, j : j + lanes] as float32; needs b_stride_n == 1."""
-        return widen(self.b[at(self._b(batch, p, j), lanes)], self.workload.dtype_b, lanes)
+        return widen(self.b[at(self.b_index(batch, p, j), lanes)], self.workload.dtype_b, lanes)
 
     def b_along_k(self, batch: Expr, p: Expr, j: Expr, lanes: int) -> Expr:
         """B[p : p + lanes, j] as float32; needs b_stride_k == 1."""
-        return widen(self.b[at(self._b(batch, p, j), lanes)], self.workload.dtype_b, lanes)
+        return widen(self.b[at(self.b_index(batch, p, j), lanes)], self.workload.dtype_b, lanes)
 
     def b_at(self, batch: Expr, p: Expr, j: Expr) -> Expr:
         """B[p, j] as a float32 scalar."""
-        return widen(self.b[self._b(batch, p, j)], self.workload.dtype_b, 1)
+        return widen(self.b[self.b_index(batch, p, j)], self.workload.dtype_b, 1)
 
     def write(self, batch: Expr, i: Expr, j: Expr, value: Expr, lanes: int) -> None:
         """C[i, j : j + lanes] = epilogue(value + bias)."""

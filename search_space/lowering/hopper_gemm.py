@@ -1,9 +1,9 @@
 """The warp-specialised TMA + mbarrier + wgmma GEMM kernel, every extent a kernel parameter.
 
 One producer thread keeps a ring of `stages` tiles of A and B in flight; consumer warpgroups multiply. With `stream_k`
-the k iterations of the first `stream_tiles` tiles are dealt out evenly to the clusters (Osama et al., arXiv:2301.03598);
-the cluster that holds a tile's first iteration adds the others' float32 partial sums in ascending order of k, so the
-result does not depend on timing.
+the k iterations of the first `stream_tiles` tiles are dealt out evenly to the clusters (arXiv:2301.03598); the cluster
+that holds a tile's first iteration adds the others' float32 partial sums in ascending order of k, so the result does
+not depend on timing.
 """
 
 from tvm.script import tirx as T
@@ -16,18 +16,18 @@ from search_space.lowering.activation import activate
 def _strides(c: Tile):
     """Element and descriptor strides of both operands in shared memory (128-byte swizzle, slabs of 64 elements)."""
     if c.trans_a:  # stored [k, m]: slabs of 64 of m, each block_k rows deep
-        a = dict(slabs=c.block_m // 64, slab=c.block_k * 64, rows=c.block_k, lead=c.block_k * 8)
+        a = {"slabs": c.block_m // 64, "slab": c.block_k * 64, "rows": c.block_k, "lead": c.block_k * 8}
         a["k16"] = lambda kk: kk * 128
         a["m64"] = c.block_k * 8
     else:
-        a = dict(slabs=c.block_k // 64, slab=c.block_m * 64, rows=c.block_m, lead=1)
+        a = {"slabs": c.block_k // 64, "slab": c.block_m * 64, "rows": c.block_m, "lead": 1}
         a["k16"] = lambda kk: kk // 4 * (c.block_m * 8) + kk % 4 * 2
         a["m64"] = 512
     if c.trans_b:  # stored [n, k]
-        b = dict(slabs=c.block_k // 64, slab=c.block_n * 64, rows=c.block_n, lead=1)
+        b = {"slabs": c.block_k // 64, "slab": c.block_n * 64, "rows": c.block_n, "lead": 1}
         b["k16"] = lambda kk: kk // 4 * (c.block_n * 8) + kk % 4 * 2
     else:
-        b = dict(slabs=c.block_n // 64, slab=c.block_k * 64, rows=c.block_k, lead=c.block_k * 8)
+        b = {"slabs": c.block_n // 64, "slab": c.block_k * 64, "rows": c.block_k, "lead": c.block_k * 8}
         b["k16"] = lambda kk: kk * 128
     return a, b
 
@@ -57,6 +57,7 @@ def gemm_kernel(c: Tile, entry: str = "main"):
     BIAS, EPI = c.epilogue != "none", c.epilogue
     a_map, b_map, c_map = (_map_fields(c, o) for o in "abc")
     CHUNKS = BN // EW
+    ODD = MI * CHUNKS % EB != 0
 
     def mma_block(acc, da, db, begun):
         # Plain Python: unrolled while the script is parsed.
@@ -380,6 +381,10 @@ def gemm_kernel(c: Tile, entry: str = "main"):
                     for chunk in T.unroll(MI * CHUNKS):
                         ebase = T.meta_var(((wg * 4 + warp) * EB + chunk % EB) * (16 * EW))
                         if TMA_STORE:
+                            # With an odd number of chunks a tile's first one takes the buffer of the last tile's last.
+                            if ODD:
+                                if (lane == 0) & (chunk == 0):
+                                    T.ptx.cp.async_.bulk.wait_group.read(0)
                             if lane == 0:
                                 T.ptx.cp.async_.bulk.wait_group.read(EB - 1)
                         T.cuda.warp_sync()

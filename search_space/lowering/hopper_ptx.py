@@ -1,4 +1,4 @@
-"""PTX idioms of Hopper kernels as TIRx spells them: descriptors, TMA names, device helper functions.
+"""PTX idioms of Hopper kernels as TIRx spells them: descriptors, TMA names, device functions.
 
 PTX ISA 9.0: section 9.7.15 (wgmma), 9.7.9.25 (cp.async.bulk.tensor), 9.7.13.15 (mbarrier).
 """

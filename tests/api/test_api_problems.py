@@ -10,12 +10,12 @@ from store_nouns import FakeClock
 
 from api import errors, problems
 from db.store import SqlStore
-from tuner.ports import LeaseLost, MeasurerUnavailable, StoreUnavailable
+from tuner.ports import LeaseLost, MeasurerUnavailable, StoreUnavailable, TaskRefused
 from tuner.views import NotFound
 
 MODULES = ("api.errors", "db.errors", "search_space.errors", "tuner.views", "tuner.ports")
 # Never cross the service's half of the store: a runner's own faults, and one raised before the service listens.
-ELSEWHERE = {LeaseLost, MeasurerUnavailable, errors.BindingRefused, errors.ApiError}
+ELSEWHERE = {LeaseLost, MeasurerUnavailable, TaskRefused, errors.BindingRefused, errors.ApiError}
 
 
 def typed_errors() -> list[type[Exception]]:

@@ -192,3 +192,21 @@ def test_what_is_not_there_is_not_found(store):
     for call in (store.schedule, store.schedules_of_job, store.artifact):
         with pytest.raises(NotFound):
             call("nothing")
+
+
+def test_a_schedule_beaten_in_the_same_final_gives_way_to_a_slower_figure(store):
+    promote(store, latency_s=0.5, chosen=candidate(1))
+    lease = claimed(store, job_spec())
+    task_id = lease.tasks[0].task_id
+    kept = store.promote(lease, task_id, best_config(0.6, chosen=candidate(2)), ARTIFACT, candidate(9))
+    assert store.best(gemm(), ANY, {}).schedule.best.candidate == candidate(1)
+    taken = store.promote(lease, task_id, best_config(0.7, chosen=candidate(3)), ARTIFACT, candidate(1))
+    assert store.best(gemm(), ANY, {}).schedule.id == taken != kept
+
+
+def test_a_cpu_schedule_is_exact_beside_a_newer_gpu(store, clock):
+    promote(store)
+    store.heartbeat_devices("r1", [device()], 30.0)
+    clock.at += 10
+    store.heartbeat_devices("r1", [device(), device("gpu:0", identity=H200)], 30.0)
+    assert store.best(gemm(), ANY, {}).status == "exact"

@@ -56,5 +56,5 @@ def test_arm_loops_are_read_too() -> None:
     body = "\n".join(f"\tfmla\tv{i}.4s, v16.4s, v17.s[0]" for i in range(8))
     seen = inspect_assembly(f"main:\n.LBB0_1:\n\tldr\tq16, [x0], #16\n{body}\n\tb.ne\t.LBB0_1\n\tret\n", 128)
     assert (seen.fma, seen.vector_bits, seen.stack, seen.hopeless) == (8, 128, 0, None)
-    spilled = body.replace("\n", "\n\tstr\tq3, [sp, #16]\n")
+    spilled = body.replace("\n", "\n\tstr\tq3, [sp, #16]\n\tldr\tq4, [sp, #32]\n")
     assert inspect_assembly(f".LBB0_1:\n{spilled}\n\tb.ne\t.LBB0_1\n", 128).hopeless is not None

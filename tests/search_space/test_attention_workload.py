@@ -57,13 +57,10 @@ def test_a_field_that_cannot_be_right_is_named(field: str, value: object) -> Non
     assert fault.value.field == field
 
 
-@pytest.mark.parametrize(
-    "extents", [{"batch": 2**31 - 1, "seq_q": 2**30, "seq_kv": 2**30}, {"seq_q": 2**31 - 1, "seq_kv": 2**31 - 1}]
-    [{"batch": 2**31 - 1, "seq_q": 2**31 - 1, "seq_kv": 2**31 - 1}, {"seq_q": 2**31 - 1, "seq_kv": 2**31 - 1}],
-)
-def test_work_beyond_64_bits_is_refused(extents: dict[str, int]) -> None:
+@pytest.mark.parametrize("batch", [1, 2**31 - 1])
+def test_work_beyond_64_bits_is_refused(batch: int) -> None:
     with pytest.raises(InvalidField):
-        parse_workload({**BASE, **extents, "head_dim": 4096, "causal": True})
+        parse_workload({**BASE, "batch": batch, "seq_q": 2**31 - 1, "seq_kv": 2**31 - 1, "head_dim": 4096})
 
 
 def test_a_sequence_of_two_thousand_million_is_counted_at_once() -> None:

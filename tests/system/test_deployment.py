@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -45,6 +46,8 @@ def test_only_the_api_is_published_and_ray_is_on_a_network_without_a_way_out(com
     assert compose["networks"]["private"]["internal"] is True
     for name in ("postgres", "ray-head", "runner", "gpu-worker", "migrate"):
         assert services[name]["networks"] == ["private"]
+    for name in ("ray-head", "runner", "gpu-worker"):
+        assert services[name]["environment"]["RAY_AUTH_MODE"] == "token"
 
 
 def test_nothing_runs_as_root_and_no_secret_stands_in_the_file(compose: dict[str, Any]) -> None:
@@ -73,9 +76,10 @@ class Deployment:
         secrets.mkdir()
         (secrets / "database_url").write_text(database)
         (secrets / "api_keys").write_text(KEY + "\n")
+        (secrets / "ray_token").write_text("b" * 64)
         self.places = {
             "/run/secrets": str(secrets),
-            "ray-head:6379": f"127.0.0.1:{self.ray_port}",
+            "ray-head:6379": f"{own_address()}:{self.ray_port}",
             "--port=6379": f"--port={self.ray_port}",
             "8400": str(self.api_port),
         }
@@ -86,17 +90,19 @@ class Deployment:
             text = text.replace(there, here)
         return text
 
-    def start(self, name: str) -> "subprocess.Popen[bytes]":
-        service = self.services[name]
-        command = [self._placed(str(word)) for word in service["command"]]
-        environment = {k: self._placed(str(v)) for k, v in service.get("environment", {}).items()}
+    def environment(self, name: str) -> dict[str, str]:
+        given = {k: self._placed(str(v)) for k, v in self.services[name].get("environment", {}).items()}
         folders = {"TILEWRIGHT_DATA": str(self.folder / "data"), "TILEWRIGHT_CACHE": str(self.folder / "cache")}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        return {**os.environ, **folders, **given, "PATH": path, "RAY_TMPDIR": str(self.folder / "r")}
+
+    def start(self, name: str) -> "subprocess.Popen[bytes]":
+        command = [self._placed(str(word)) for word in self.services[name]["command"]]
         with (self.folder / f"{name}.log").open("wb") as out:
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env={**os.environ, **folders, **environment, "PATH": path, "RAY_TMPDIR": str(self.folder / "r")},
+                env=self.environment(name),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -122,6 +128,16 @@ class Deployment:
         return "\n".join(f"--- {p.name}\n{p.read_text(errors='replace')[-1500:]}" for p in self.folder.glob("*.log"))
 
 
+def own_address() -> str:
+    """The address that Ray's head takes as its own: the one this host would send from (nothing is sent)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
 def _children(pid: int) -> list[psutil.Process]:
     try:
         return psutil.Process(pid).children(recursive=True)
@@ -142,10 +158,10 @@ def deployment(
 def test_the_commands_of_the_file_tune_a_shape_on_postgresql_and_a_ray_head(deployment: Deployment) -> None:
     assert deployment.start("migrate").wait(120) == 0, deployment.logs()
     deployment.start("ray-head")
-    health = [deployment._placed(w) for w in deployment.services["ray-head"]["healthcheck"]["test"][1:]]
-    health = [str(Path(sys.executable).parent / "ray") if w == "ray" else w for w in health]
-    health = [w.replace(":6379", f":{deployment.ray_port}") for w in health]
-    _wait(lambda: subprocess.run(health, capture_output=True, check=False).returncode == 0, deployment)
+    program, *rest = deployment.services["ray-head"]["healthcheck"]["test"][1:]
+    health = [str(Path(sys.executable).parent / program), *map(deployment._placed, rest)]
+    environment = deployment.environment("ray-head")
+    _wait(lambda: subprocess.run(health, env=environment, capture_output=True, check=False).returncode == 0, deployment)
     for name in ("api", "gpu-worker", "runner"):
         deployment.start(name)
     url = f"http://127.0.0.1:{deployment.api_port}"

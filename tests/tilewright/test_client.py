@@ -64,3 +64,24 @@ def test_pages_follow_the_cursor_to_its_end() -> None:
 def test_no_server_is_unreachable() -> None:
     with Client("http://127.0.0.1:1") as c, pytest.raises(Unreachable, match="no answer"):
         c.job("job_1")
+
+
+def test_an_address_that_is_none_is_refused_before_anything_is_sent() -> None:
+    for url in ("foo", "http://[::1", "ftp://host", "http://"):
+        with pytest.raises(ValueError, match="not "):
+            Client(url)
+
+
+def test_a_page_of_another_server_is_not_taken_for_an_answer() -> None:
+    with (
+        client(lambda request: httpx.Response(200, text="<html>")) as c,
+        pytest.raises(Unreachable, match="no tilewright"),
+    ):
+        c.job("job_1")
+
+
+def test_a_number_that_json_cannot_hold_is_named() -> None:
+    body = {"tasks": [{"workload": {"op": "attention", "scale": float("nan")}}]}
+    with client(lambda request: httpx.Response(500)) as c, pytest.raises(ApiError) as caught:
+        c.submit(body)
+    assert (caught.value.status, caught.value.problem["field"]) == (422, "tasks.0.workload.scale")

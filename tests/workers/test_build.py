@@ -11,6 +11,7 @@ import torch
 import tilewright
 from search_space.candidate import Candidate
 from search_space.lowered import Lowered
+from search_space.registry import generate_sketches
 from search_space.target import Target
 from search_space.workload import parse_workload
 from tilewright.runtime import Artifact, digest_of
@@ -124,6 +125,21 @@ def test_a_program_that_the_compiler_refuses_is_a_build_error(target):
     with pytest.raises(BuildError) as caught:
         build_lowered(Lowered(IRModule({"main": main})), WORKLOAD, target, CANDIDATE)
     assert str(caught.value)
+
+
+def test_a_program_that_spills_is_rejected_before_it_runs(target):
+    from workers.roof_programs import multiply_add
+
+    large = parse_workload({"op": "gemm", "m": 512, "n": 512, "k": 512, "dtype": "float32"})
+    spaces = generate_sketches(large, target)
+    spills = Lowered(multiply_add(2, 100, target.vector_bits // 32, 1000))  # 100 sums in 16 or 32 registers
+    built = build_lowered(spills, large, target, CANDIDATE)
+    tile = Candidate.of(spaces[-1].sketch.name, 1, {})
+    with pytest.raises(BuildError, match=r"^rejected before running: the hot loop spills"):
+        build.reject_hopeless(built, large, target, tile)
+    # The sketch of last resort, and small work, are always given their run.
+    build.reject_hopeless(built, large, target, Candidate.of(spaces[0].sketch.name, 1, {}))
+    build.reject_hopeless(built, WORKLOAD, target, tile)
 
 
 def test_an_undefined_symbol_never_becomes_an_artifact(target, monkeypatch, tmp_path):

@@ -13,7 +13,7 @@ from search_space.workload import parse_workload
 from tuner.outcome import Outcome
 from workers.build.child import BuilderChild
 from workers.check import check
-from workers.host import host_target
+from workers.host import host_target, kernel_names
 from workers.inputs import make_inputs
 from workers.reference import reference
 
@@ -51,6 +51,7 @@ def test_real_sketches_build_and_are_right(builder, candidates):
         assert result.build_secs > 0
         kernel = tilewright.load(result.artifact, result.digest)
         assert kernel.manifest["candidate"] == candidate.to_json()
+        assert kernel.manifest["launch"]["instructions"] == kernel_names(host_target().features)
         verdict = check(WORKLOAD, {"c": kernel(*inputs.values())}, right)
         assert verdict.ok, (candidate, verdict.message)
         again = builder.build(WORKLOAD, host_target(), candidate, timeout_s=120)

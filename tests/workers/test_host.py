@@ -29,7 +29,9 @@ def test_cpuinfo():
     assert host.llvm_features(arm) == ("bf16", "neon", "sve")
     assert host.vector_bits(host.llvm_features(arm)) == 128
     assert host.model_name(arm).endswith("0x41/0xd4f")
+    assert host.kernel_names(host.llvm_features(info)) == ["avx", "avx2", "f16c", "fma", "sse4_2"]
     intel = host.llvm_features(INTEL)
+    assert set(host.kernel_names(intel)) == set(INTEL["flags"].split())
     assert {"avx512bf16", "amx-bf16", "amx-tile"} <= set(intel)
     assert host.vector_bits(intel) == 512
 

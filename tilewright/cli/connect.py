@@ -33,6 +33,9 @@ def connect(url: str | None, key: str | None, db: str | None = None) -> Client:
     key = key or os.environ.get("TILEWRIGHT_KEY")
     url = url or os.environ.get("TILEWRIGHT_URL")
     if url and not db:
-        return Client(url, key)
+        try:
+            return Client(url, key)
+        except ValueError as fault:
+            fail(f"--url: {fault}", BAD_ARGUMENTS)
     client: Client = load_entry("tilewright.backends", "local")(db)
     return client

@@ -12,6 +12,14 @@ FAILED, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
 P = ParamSpec("P")
 
 
+class Refused(RuntimeError):
+    """What a command was pointed at cannot be used; the message says what to do. `status` is the exit status."""
+
+    def __init__(self, message: str, status: int = FAILED) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 def fail(message: str, status: int = FAILED) -> NoReturn:
     print(f"tilewright: {message}", file=sys.stderr)
     raise SystemExit(status)
@@ -28,6 +36,8 @@ def shown(command: Callable[P, Any]) -> Callable[P, Any]:
             fail(_describe(fault), BAD_ARGUMENTS if fault.status in (400, 413, 422) else FAILED)
         except Unreachable as fault:
             fail(f"{fault}. Is `tilewright serve` running there?")
+        except Refused as fault:
+            fail(str(fault), fault.status)
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
 

@@ -16,6 +16,7 @@ from tilewright.cli.suites import BadSuite, read_suite
 from tilewright.cli.watch import exit_status
 from tilewright.cli.watch import watch as watch_job
 from tilewright.cli.workload_options import add_workload_commands
+from tilewright.runtime.artifact import ArtifactError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 submit_app = typer.Typer(no_args_is_help=True, help="Submit a job to a server.")
@@ -65,7 +66,7 @@ add_workload_commands(submit_app, submit_one, "Submit a job for one workload.")
 
 @submit_app.command("suite")
 def submit_suite(
-    file: Annotated[Path, typer.Argument(help="csv of shapes, or JSON job body")],
+    file: Annotated[Path, typer.Argument(help="csv of shapes, JSON job body, or a model's config.json")],
     url: Url = None,
     key: Key = None,
     target: Target = "auto",
@@ -120,10 +121,11 @@ def watch(job: str, url: Url = None, key: Key = None, db: Db = None, as_json: As
 
 @app.command()
 @shown
-def cancel(job: str, url: Url = None, key: Key = None, db: Db = None) -> None:
+def cancel(job: str, url: Url = None, key: Key = None, db: Db = None, as_json: AsJson = False) -> None:
     """Cancel a job; what was measured stays."""
     with connect(url, key, db) as client:
-        print(client.act(job, "cancel")["state"])
+        state = client.act(job, "cancel")
+    print_json(state) if as_json else print(state["state"])
 
 
 @app.command()
@@ -162,15 +164,19 @@ def export(
     url: Url = None,
     key: Key = None,
     db: Db = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a schedule's artifact, or all winners of a job as one folder for `tilewright.torch.use`."""
-    from tilewright.export import export_schedules
+    from tilewright.export import NothingToExport, export_schedules
 
     if (schedule is None) == (job is None):
         fail("give either a schedule or --job", 2)
     with connect(url, key, db) as client:
-        for path in export_schedules(client, out, schedule_id=schedule, job_id=job):
-            print(path)
+        try:
+            written = [str(p) for p in export_schedules(client, out, schedule_id=schedule, job_id=job)]
+        except (NothingToExport, ArtifactError, OSError) as fault:
+            fail(str(fault))
+    print_json({"written": written}) if as_json else print("\n".join(written))
 
 
 @app.command("show")
@@ -181,14 +187,22 @@ def show_schedule(
     url: Url = None,
     key: Key = None,
     db: Db = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print a schedule's knobs, TIR and assembly."""
     from tilewright.export import describe_artifact
 
     with connect(url, key, db) as client:
         data = client.get(f"/v1/schedules/{schedule}")
-        show.best_table(Console(), data)
-        print(describe_artifact(client.artifact(schedule), assembly=asm))
+        try:
+            program = describe_artifact(client.artifact(schedule), assembly=asm)
+        except ArtifactError as fault:
+            fail(str(fault))
+    if as_json:
+        print_json({**data, "program": program})
+        return
+    show.best_table(Console(), data)
+    print(program)
 
 
 def main() -> None:

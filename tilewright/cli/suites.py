@@ -1,9 +1,11 @@
-"""Reads a list of workloads: a csv of shapes (one op a file) or a JSON job body."""
+"""Reads a list of workloads: a csv of shapes (one op a file), a JSON job body, or a model's configuration."""
 
 import csv
 import json
 from collections.abc import Mapping
 from pathlib import Path
+
+from tilewright.cli.model_config import BadModel, is_model_config, tasks_of_model
 
 _SHAPE = "batch m n k groups heads_q heads_kv seq_q seq_kv head_dim head_dim_v window_left window_right"
 _INTEGERS = frozenset(_SHAPE.split(" "))
@@ -20,8 +22,8 @@ def read_suite(path: Path) -> list[dict[str, object]]:
     """Tasks ({"workload": ..., "weight": ...}) of a .csv or .json file, in file order, doubles merged by weight.
 
     A csv has the columns of a workload's JSON fields; others (model, layer, source, ...) are ignored. A file with a
-    column `m` holds GEMMs, one with `seq_q` attention. A JSON file is a job body with "tasks", or a list of
-    workloads.
+    column `m` holds GEMMs, one with `seq_q` attention. A JSON file is a job body with "tasks", a list of
+    workloads, or a model's configuration (see `model_config`).
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -36,12 +38,22 @@ def read_suite(path: Path) -> list[dict[str, object]]:
 def _from_json(path: Path, text: str) -> list[dict[str, object]]:
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as fault:
+    except (ValueError, RecursionError) as fault:
         raise BadSuite(f"{path}: {fault}") from None
+    if is_model_config(data):
+        try:
+            return tasks_of_model(data)
+        except BadModel as fault:
+            raise BadSuite(f"{path}: {fault}") from None
+    if isinstance(data, Mapping) and isinstance(models := data.get("models"), Mapping):
+        raise BadSuite(f"{path}: holds the models {', '.join(map(str, models))}: give the entry of one in its own file")
     items = data.get("tasks") if isinstance(data, Mapping) else data
     if not isinstance(items, list):
-        raise BadSuite(f'{path}: needs a list of workloads, or an object with "tasks"')
-    return [dict(i) if "workload" in i else {"workload": i} for i in items if isinstance(i, Mapping)]
+        raise BadSuite(f'{path}: needs a list of workloads, an object with "tasks", or a model\'s configuration')
+    for number, item in enumerate(items):
+        if not isinstance(item, Mapping):
+            raise BadSuite(f"{path}: task {number} is not an object")
+    return [dict(i) if "workload" in i else {"workload": i} for i in items]
 
 
 def _from_csv(path: Path, text: str) -> list[dict[str, object]]:

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.runtime import pool
 from tilewright.runtime.artifact import Artifact, ArtifactError, damaged
 from tilewright.runtime.kernel import Kernel, Packed, prepack_entries
-from tilewright.runtime.operands import Addresses, Checker, OperandSpec, new_outputs
+from tilewright.runtime.operands import Addresses, Checker, OperandSpec
 
 LIBRARY = "kernel.so"
 _SYMBOL = "__tvm_ffi_"  # TVM's prefix of what it exports
@@ -61,8 +61,7 @@ class CpuKernel(Kernel):
             outputs, more = self._given(out, addresses)
         else:
             like = inputs[0] if not isinstance(inputs[0], Packed) else inputs[-1]
-            outputs = new_outputs(self.outputs, like)
-            more = self._out(outputs)
+            outputs, more = self._out.make(like)
         self._ran(self._main(self._array(*addresses, *more), self._count))
         return outputs[0] if len(outputs) == 1 else outputs
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.runtime.artifact import Artifact, ArtifactError, damaged
-from tilewright.runtime.cuda_driver import CudaError
+from tilewright.runtime.cuda_driver import INVALID_CONTEXT, CudaError
 from tilewright.runtime.cuda_program import Bound, CudaProgram
 from tilewright.runtime.kernel import Kernel, Packed
 from tilewright.runtime.operands import Checker, torch_dtype
@@ -26,12 +26,18 @@ class CudaKernel(Kernel):
     def __init__(self, artifact: Artifact) -> None:
         super().__init__(artifact)
         self._torch = _torch_with_cuda()
-        self._launch = artifact.manifest.get("launch")
-        if not isinstance(self._launch, dict) or CUBIN not in artifact.files:
+        launch = artifact.manifest.get("launch")
+        if not isinstance(launch, dict) or CUBIN not in artifact.files:
             raise damaged(f"{CUBIN} or its launch description is missing")
+        self._launch: dict[str, Any] = launch
         self._names = _extents(artifact.manifest["workload"])
-        self._checks = tuple(Checker(spec, "cuda") for spec in (*self.inputs, *self.outputs))
-        self._operands = tuple(spec.name for spec in (*self.inputs, *self.outputs))
+        specs = (*self.inputs, *self.outputs)
+        self._checks = tuple(Checker(spec, "cuda") for spec in specs)
+        size = self._torch.Size
+        self._plan = tuple((torch_dtype(s.dtype), size(s.shape), c) for s, c in zip(specs, self._checks))
+        self._operands = tuple(spec.name for spec in specs)
+        self._sizes = tuple(spec.nbytes for spec in specs)
+        self._has_workspace = bool(launch.get("workspace"))
         self._programs: dict[int, CudaProgram] = {}
         self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
         self._captured: list[Bound] = []
@@ -42,19 +48,47 @@ class CudaKernel(Kernel):
             names = ", ".join(spec.name for spec in self.inputs)
             raise TypeError(f"expected {len(self.inputs)} inputs ({names}), got {len(inputs)}")
         if out is None:
-            device = getattr(inputs[0], "device", None)
-            outputs: tuple[Any, ...] = tuple(
-                self._torch.empty(spec.shape, dtype=torch_dtype(spec.dtype), device=device) for spec in self.outputs
-            )
+            outputs = self._new_outputs(inputs[0])
         else:
-            outputs = tuple(out) if isinstance(out, tuple | list) else (out,)
-            self._refuse_overlap(inputs, outputs)
-        tensors = (*inputs, *outputs)
-        addresses = tuple(check(value) for check, value in zip(self._checks, tensors, strict=True))
-        stream = self._torch.cuda.current_stream()
+            outputs = out if isinstance(out, tuple) else (out,)
+            if len(outputs) != len(self.outputs):
+                names = ", ".join(spec.name for spec in self.outputs)
+                raise TypeError(f"out: expected {len(self.outputs)} tensors ({names}), got {len(outputs)}")
+        addresses = self._addresses((*inputs, *outputs))
+        if out is not None:
+            self._refuse_overlap(addresses)
+        device = inputs[0].get_device()
+        stream = self._torch._C._cuda_getCurrentRawStream(device)
         with self._lock:
-            self._binding(stream.device_index, addresses).launch(stream.cuda_stream)
+            bound = self._binding(device, addresses)
+            try:
+                bound.launch(stream)
+            except CudaError as error:
+                if error.code != INVALID_CONTEXT:
+                    raise
+                self._torch.cuda.set_device(device)
+                bound.launch(stream)
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def _addresses(self, tensors: tuple[Any, ...]) -> tuple[int, ...]:
+        """One pass without a call per operand for what is right; a Checker words what is not."""
+        found = []
+        for value, (dtype, shape, check) in zip(tensors, self._plan):
+            if (
+                getattr(value, "dtype", None) is dtype
+                and value.shape == shape
+                and value.is_cuda
+                and value.is_contiguous()
+                and not value.requires_grad
+            ):
+                found.append(value.data_ptr())
+            else:
+                found.append(check(value))
+        return tuple(found)
+
+    def _new_outputs(self, like: Any) -> tuple[Any, ...]:
+        device = getattr(like, "device", None)
+        return tuple([self._torch.empty(s.shape, dtype=torch_dtype(s.dtype), device=device) for s in self.outputs])
 
     def prepack(self, value: Any, operand: str | None = None) -> Packed:
         raise ValueError(f"operand: packed ahead are none; got {operand!r}")
@@ -71,7 +105,7 @@ class CudaKernel(Kernel):
         return launch
 
     def _binding(self, device: int, addresses: tuple[int, ...]) -> Bound:
-        if self._torch.cuda.is_current_stream_capturing():
+        if self._has_workspace and self._torch.cuda.is_current_stream_capturing():
             bound = self._bind(device, addresses)
             self._captured.append(bound)
             return bound
@@ -88,7 +122,7 @@ class CudaKernel(Kernel):
     def _bind(self, device: int, addresses: Sequence[int]) -> Bound:
         if device not in self._programs:
             try:
-                self._programs[device] = CudaProgram(self.artifact.files[CUBIN], self._launch)  # type: ignore[arg-type]
+                self._programs[device] = CudaProgram(self.artifact.files[CUBIN], self._launch)
             except CudaError as error:
                 message = f"the artifact does not run on this device ({error}): tune on this machine"
                 raise ArtifactError(message) from None
@@ -100,16 +134,14 @@ class CudaKernel(Kernel):
 
         return self._programs[device].bind(self._names, dict(zip(self._operands, addresses)), allocate)
 
-    def _refuse_overlap(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        if len(outputs) != len(self.outputs):
-            names = ", ".join(spec.name for spec in self.outputs)
-            raise TypeError(f"out: expected {len(self.outputs)} tensors ({names}), got {len(outputs)}")
-        for value, spec in zip(outputs, self.outputs):
-            first = value.data_ptr()
-            for other, known in zip(inputs, self.inputs):
-                start = other.data_ptr()
-                if first < start + known.nbytes and start < first + spec.nbytes:
-                    raise ValueError(f"{spec.name}: out overlaps {known.name}")
+    def _refuse_overlap(self, addresses: tuple[int, ...]) -> None:
+        split = len(self.inputs)
+        for at in range(split, len(addresses)):
+            first = addresses[at]
+            end = first + self._sizes[at]
+            for i in range(split):
+                if first < addresses[i] + self._sizes[i] and addresses[i] < end:
+                    raise ValueError(f"{self._operands[at]}: out overlaps {self._operands[i]}")
 
 
 def _torch_with_cuda() -> Any:

@@ -15,6 +15,9 @@ TENSOR_MAP_BYTES = 128
 _TENSOR_MAP_ALIGNMENT = 64
 
 
+INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: this thread has made none current yet
+
+
 class CudaError(RuntimeError):
     """A driver call failed; `code` is the CUresult."""
 

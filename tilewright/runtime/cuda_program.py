@@ -19,14 +19,14 @@ class Bound:
     """Kernels with every argument fixed. `launch(stream)` may be captured in a CUDA graph; not thread-safe."""
 
     def __init__(self, steps: Sequence[tuple[Any, Any, Any]], keep: object) -> None:
-        self._steps = steps
+        self._steps = [(config, ctypes.byref(config), function, arguments) for config, function, arguments in steps]
         self._keep = keep
         self._launch = cuda.driver().cuLaunchKernelEx
 
     def launch(self, stream: int) -> None:
-        for config, function, arguments in self._steps:
+        for config, reference, function, arguments in self._steps:
             config.stream = stream
-            if code := self._launch(ctypes.byref(config), function, arguments, None):
+            if code := self._launch(reference, function, arguments, None):
                 cuda.check("cuLaunchKernelEx", code)
 
 

@@ -51,11 +51,6 @@ def torch_dtype(dtype: str) -> Any:
     return None if torch is None else getattr(torch, _TORCH.get(dtype, dtype))
 
 
-def is_torch(value: object) -> bool:
-    torch = torch_module()
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
 class Checker:
     """Address of one operand's tensor, after all that could be wrong with it was looked at.
 
@@ -130,8 +125,7 @@ class Addresses:
         if torch is None:
             return [check(value) for check, value in zip(self._checks, values)]
         if self._tensor == ():
-            self._plan = [self._fast(torch, spec, check) for spec, check in zip(self._specs, self._checks)]
-            self._tensor = torch.Tensor
+            self._meet(torch)
         tensor, grad = self._tensor, torch.is_grad_enabled()
         found = []
         for value, (dtype, shape, check) in zip(values, self._plan):
@@ -148,15 +142,23 @@ class Addresses:
                 found.append(check(value))
         return found
 
+    def _meet(self, torch: Any) -> None:
+        """torch was loaded since: its types are known from now on."""
+        self._plan = [self._fast(torch, spec, check) for spec, check in zip(self._specs, self._checks)]
+        self._tensor = torch.Tensor
+
+    def make(self, like: object) -> tuple[tuple[Any, ...], list[int]]:
+        """Empty tensors for these operands, and their addresses: torch's beside a torch input, else numpy arrays."""
+        torch = torch_module()
+        if torch is not None and self._tensor == ():
+            self._meet(torch)
+        if torch is not None and isinstance(like, self._tensor):
+            made = tuple([torch.empty(shape, dtype=dtype) for dtype, shape, _ in self._plan])
+            return made, [t.data_ptr() for t in made]
+        arrays = tuple([np.empty(s.shape, s.numpy_dtype) for s in self._specs])
+        return arrays, [check(x) for check, x in zip(self._checks, arrays)]
+
     @staticmethod
     def _fast(torch: Any, spec: OperandSpec, check: Callable[[Any], int]) -> tuple[Any, Any, Callable[[Any], int]]:
         """An operand that is no plain tensor (packed ahead) has a dtype that nothing matches."""
         return (torch_dtype(spec.dtype) if isinstance(check, Checker) else None, torch.Size(spec.shape), check)
-
-
-def new_outputs(specs: Sequence[OperandSpec], like: object) -> tuple[Any, ...]:
-    """Empty outputs: torch tensors beside a torch input, else numpy arrays."""
-    if is_torch(like):
-        torch: Any = torch_module()
-        return tuple([torch.empty(s.shape, dtype=torch_dtype(s.dtype)) for s in specs])
-    return tuple([np.empty(s.shape, s.numpy_dtype) for s in specs])

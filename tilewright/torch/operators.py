@@ -50,6 +50,10 @@ def attention(
     Masks are aligned to the bottom right; -1 means an unlimited window. On a miss scaled_dot_product_attention runs,
     with an explicit mask wherever its own causal flag (aligned to the top left) would mean something else.
     """
+    if not q.dim() == k.dim() == v.dim() == 4:
+        raise ValueError(f"q, k and v must have 4 dimensions, got {q.dim()}, {k.dim()} and {v.dim()}")
+    if window_left < -1 or window_right < -1:
+        raise ValueError(f"a window must be -1 or more, got {window_left} and {window_right}")
     found = _find_attention(q, k, v, causal, scale, window_left, window_right)
     if found is not None:
         return found
@@ -64,7 +68,12 @@ def attention(
 def _find_gemm(
     a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: str | None
 ) -> torch.Tensor | None:
-    if not _plain(a, b) or a.dim() < 2 or b.dim() not in (2, 3) or a.dtype != b.dtype:
+    if (
+        not _plain(a, b, *(() if bias is None else (bias,)))
+        or a.dim() < 2
+        or b.dim() not in (2, 3)
+        or a.dtype != b.dtype
+    ):
         return None
     if b.dim() == 3 and (a.dim() != 3 or a.shape[0] != b.shape[0]):
         return None
@@ -77,12 +86,15 @@ def _find_gemm(
     n, k = b.shape[-1], b.shape[-2]
     if a.shape[-1] != k:
         return None
+    if bias is not None and (bias.dtype != a.dtype or bias.shape != (n,) or not bias.is_contiguous()):
+        return None
     epilogue = "none" if bias is None else "bias" if activation is None else f"bias+{activation}"
     kernel = TABLE.find(_gemm_key(batch, m, n, k, _DTYPES[a.dtype], trans_a, trans_b, epilogue))
     if kernel is None:
         return None
-    if b.dim() == 2 and a.dim() > 2:
-        stored_a = stored_a.reshape(m, k)
+    if batch == 1:  # the kernel's operands have no batch then
+        stored_a = stored_a.reshape((k, m) if trans_a else (m, k))
+        stored_b = stored_b.reshape((n, k) if trans_b else (k, n))
     operands = (stored_a, stored_b) if bias is None else (stored_a, stored_b, bias)
     return _reshaped(kernel(*operands), (*a.shape[:-1], n))
 
@@ -101,8 +113,10 @@ def _gemm_key(batch: int, m: int, n: int, k: int, dtype: str, trans_a: bool, tra
 def _find_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None, left: int, right: int
 ) -> torch.Tensor | None:
-    if not _plain(q, k, v) or any(t.dim() != 4 or t.dtype != q.dtype for t in (q, k, v)):
+    if not _plain(q, k, v) or any(t.dtype != q.dtype for t in (q, k, v)):
         return None
+    if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        return None  # what torch broadcasts or refuses
     if all(t.is_contiguous() for t in (q, k, v)):
         layout = "bhsd"
     elif all(t.transpose(1, 2).is_contiguous() for t in (q, k, v)):
@@ -153,9 +167,22 @@ def _mask(q: torch.Tensor, k: torch.Tensor, causal: bool, left: int, right: int)
 
 
 def _plain(*tensors: torch.Tensor) -> bool:
-    """Whether a compiled kernel may read them: known dtypes, nothing that autograd or a tracer must see."""
+    """Whether a compiled kernel may read them: dense, of known dtypes, on one device, and nothing that autograd,
+    autocast, a function transform or a tracer must see."""
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    return not wanted and all(t.dtype in _DTYPES and type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors)
+    if wanted or torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled():
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    return all(
+        type(t) in (torch.Tensor, torch.nn.Parameter)
+        and t.dtype in _DTYPES
+        and t.layout is torch.strided
+        and t.device.type in ("cpu", "cuda")
+        and t.device == tensors[0].device
+        and not t.is_neg()
+        for t in tensors
+    )
 
 
 def _storage(t: torch.Tensor) -> tuple[torch.Tensor | None, bool]:

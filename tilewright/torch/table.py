@@ -100,18 +100,21 @@ def _from_folder(folder: Path) -> dict[Key, Entry]:
     index = folder / "index.json"
     try:
         listing = json.loads(index.read_text(encoding="utf-8"))
-        schedules = listing["schedules"]
+        schedules = [(key_of(s["workload"]), s, s["served"], s["artifact"], s["file"]) for s in listing["schedules"]]
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{folder} has no index.json: write it with `tilewright export --job JOB --out DIR`"
         ) from None
-    except (ValueError, KeyError, TypeError) as fault:
-        raise ArtifactError(f"{index} is damaged ({fault}): export it again") from None
-    return {key_of(s["workload"]): _entry(s, partial(_read, folder, s)) for s in schedules}
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise ArtifactError(f"{index} is damaged ({type(fault).__name__}: {fault}): export it again") from None
+    return {key: _entry(s, partial(_read, folder / str(file))) for key, s, *_, file in schedules}
 
 
-def _read(folder: Path, schedule: Mapping[str, Any]) -> bytes:
-    return (folder / str(schedule["file"])).read_bytes()
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as fault:
+        raise ArtifactError(f"{file} cannot be read ({fault.strerror}): export it again") from None
 
 
 def _entry(schedule: Mapping[str, Any], read: Callable[[], bytes]) -> Entry:

@@ -12,7 +12,7 @@ from pathlib import Path
 import search_space
 from search_space.candidate import Candidate
 from search_space.lowered import Lowered
-from search_space.registry import get_sketch
+from search_space.registry import generate_sketches, get_sketch
 from search_space.target import Target
 from search_space.workload import Operand, Workload
 from tilewright.runtime import Artifact, digest_of
@@ -21,8 +21,10 @@ from tuner.outcome import Outcome
 from workers.build.cache import BuildCache
 from workers.build.result import BuildError, BuildResult, LowerError
 
-FORMAT = 1  # grows when the same program is packed in another way: older cache entries are then not found
+FORMAT = 2  # grows when the same program is packed in another way: older cache entries are then not found
 _ERROR_CHARS = 4000
+# Work of at least this much is looked at before it runs: a slow candidate takes milliseconds a call there.
+JUDGED_FLOPS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,12 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Backend:
-    """One kind of target. `compile` raises BuildError; `identity` names the compilers (part of the cache key)."""
+    """One kind of target. `compile` raises BuildError; `identity` names the compilers (part of the cache key).
+    `hopeless` says why assembly shows that running it would only cost device time."""
 
     compile: Callable[[Lowered, Target], Compiled]
     identity: Callable[[], Mapping[str, str]]
+    hopeless: Callable[[str, Target], str | None] | None = None
 
 
 # kind of target -> module that holds BACKEND: a new kind is a new module.
@@ -67,7 +71,9 @@ def build_candidate(
         key = cache_key(workload, target, candidate)
         if cache is not None and (data := cache.get(key)) is not None:
             return BuildResult(Outcome.OK, data, digest_of(data), cached=True)
-        artifact = build_lowered(lower(workload, target, candidate), workload, target, candidate).to_bytes()
+        built = build_lowered(lower(workload, target, candidate), workload, target, candidate)
+        reject_hopeless(built, workload, target, candidate)
+        artifact = built.to_bytes()
     except LowerError as error:
         return BuildResult(Outcome.LOWER_ERROR, error=_short(error), build_secs=time.perf_counter() - start)
     except BuildError as error:
@@ -121,6 +127,19 @@ def build_lowered(lowered: Lowered, workload: Workload, target: Target, candidat
     return Artifact(manifest, files)
 
 
+def reject_hopeless(built: Artifact, workload: Workload, target: Target, candidate: Candidate) -> None:
+    """BuildError for a program that cannot be fast. Never for the simplest sketch of a task, which is there to give an
+    answer whatever the shape, and never where the work is so small that running it costs nothing."""
+    judge = backend_of(target.kind).hopeless
+    if judge is None or workload.flops() < JUDGED_FLOPS:
+        return
+    if candidate.sketch == generate_sketches(workload, target)[0].sketch.name:
+        return
+    reason = judge(built.text(ASSEMBLY) or "", target)
+    if reason is not None:
+        raise BuildError(f"rejected before running: {reason}")
+
+
 def cache_key(workload: Workload, target: Target, candidate: Candidate) -> str:
     """Everything that decides the bytes of the artifact, as canonical JSON."""
     parts = {
@@ -139,7 +158,7 @@ def _sources(sketch: str) -> str:
     """Hash of the lowering's source: while it is being written, its version number alone says too little."""
     root = Path(next(iter(search_space.__path__)))
     digest = hashlib.sha256()
-    for path in sorted((*root.glob("lowering/*.py"), *root.glob(f"sketches/{sketch}/*.py"))):
+    for path in sorted((*root.glob("lowering/*.py"), *root.glob("hopper/*.py"), *root.glob(f"sketches/{sketch}/*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

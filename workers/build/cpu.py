@@ -16,6 +16,7 @@ from search_space.target import Target
 from tilewright.runtime.cpu import LIBRARY
 from workers.build.build import Backend, Compiled, first_message
 from workers.build.result import BuildError, BuildToolMissing
+from workers.host import kernel_names
 
 SHIM = Path(__file__).with_name("shim.c")
 _COMPILERS = ("cc", "gcc", "clang")
@@ -36,8 +37,16 @@ def compile_cpu(lowered: Lowered, target: Target) -> Compiled:
         command = [compiler, "-shared", "-s", "-Wl,-Bsymbolic", "-o", LIBRARY, "kernel.o", "shim.o", "-lm", "-lpthread"]
         _run(command, objects)
         library = (objects / LIBRARY).read_bytes()
-    launch = {"machine": platform.machine()}
+    # LLVM may use whatever the processor's name implies: a machine without it is refused when the artifact is loaded.
+    launch = {"machine": platform.machine(), "instructions": kernel_names(target.features)}
     return Compiled("cpu-library", {LIBRARY: library}, launch, str(module.inspect_source("s")))
+
+
+def hopeless(assembly: str, target: Target) -> str | None:
+    """Why a program's hot loop shows that it cannot be fast; None where it may be."""
+    from search_space.lowering.assembly import inspect_assembly
+
+    return inspect_assembly(assembly, target.vector_bits).hopeless
 
 
 def _compile(lowered: Lowered, target: Target) -> Any:
@@ -125,4 +134,4 @@ def identity() -> Mapping[str, str]:
     }
 
 
-BACKEND = Backend(compile_cpu, identity)
+BACKEND = Backend(compile_cpu, identity, hopeless)

@@ -90,6 +90,8 @@ class _Slice:
             free = [T.Bind(e) for e in self.problem.visible_to_all(at, t.tile_m)]
             with T.serial(begin, key_tiles) as jt:
                 parts.score_tile(t, self._query(row), self.keys, self.scores, jt)
+            # In a loop of its own: its constants would push the accumulators of the score tile out of the registers.
+            with T.serial(begin, key_tiles) as jt:
                 parts.hide(t, self.scores, at, key, jt, *free)
             per_tile = t.tile_n // t.lanes
             alpha = self.state.exponentiate(self.scores, row, begin * per_tile, key_tiles * per_tile)

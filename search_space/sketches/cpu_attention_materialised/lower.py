@@ -74,6 +74,8 @@ class _Slice:
         parts.pack_queries(t, self.operands.q, self.query, self.batch, self.kv_head, row, t.tile_m)
         with T.serial(begin, key_tiles) as jt:
             parts.score_tile(t, lambda i, d: self.query[i * t.dim + d], self.keys, self.scores, jt)
+        # In a loop of its own: its constants would push the accumulators of the score tile out of the registers.
+        with T.serial(begin, key_tiles) as jt:
             parts.hide(t, self.scores, row, self.key, jt, *free)
         factors = self._softmax(row, begin * (t.tile_n // t.lanes), key_tiles * (t.tile_n // t.lanes))
         steps = T.Bind(T.floordiv(end + (t.unroll - 1), t.unroll) * t.unroll)

@@ -85,7 +85,9 @@ class CudaGemmWs(Sketch):
         ranked.sort(key=lambda pair: pair[0])
         return tuple(knobs for _, knobs in ranked[:_SEEDS])
 
-    def _plain(self, w: GemmWorkload, block_m: int, block_n: int, consumers: int, cluster_m: int, cluster_n: int) -> Knobs:
+    def _plain(
+        self, w: GemmWorkload, block_m: int, block_n: int, consumers: int, cluster_m: int, cluster_n: int
+    ) -> Knobs:
         # Narrow tiles have little to do in a stage of 64: a barrier then costs as much as the products.
         return {
             "block_m": block_m, "block_n": block_n, "block_k": 128 if block_m + block_n <= 128 else 64, "stages": 2,
