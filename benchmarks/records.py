@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from search_space import attention as _attention  # noqa: F401  registers the op
 from search_space import gemm as _gemm  # noqa: F401  registers the op
 from search_space.candidate import Candidate
 from search_space.workload import Workload, parse_workload

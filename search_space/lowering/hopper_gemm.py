@@ -9,75 +9,32 @@ not depend on timing.
 from tvm.script import tirx as T
 
 from search_space.hopper.tiles import CONSUMER_REGISTERS, PRODUCER_REGISTERS, Tile
+from search_space.lowering import hopper_operands as operands
 from search_space.lowering import hopper_ptx as ptx
 from search_space.lowering.activation import activate
-
-
-def _strides(c: Tile):
-    """Element and descriptor strides of both operands in shared memory (128-byte swizzle, slabs of 64 elements)."""
-    if c.trans_a:  # stored [k, m]: slabs of 64 of m, each block_k rows deep
-        a = {"slabs": c.block_m // 64, "slab": c.block_k * 64, "rows": c.block_k, "lead": c.block_k * 8}
-        a["k16"] = lambda kk: kk * 128
-        a["m64"] = c.block_k * 8
-    else:
-        a = {"slabs": c.block_k // 64, "slab": c.block_m * 64, "rows": c.block_m, "lead": 1}
-        a["k16"] = lambda kk: kk // 4 * (c.block_m * 8) + kk % 4 * 2
-        a["m64"] = 512
-    if c.trans_b:  # stored [n, k]
-        b = {"slabs": c.block_k // 64, "slab": c.block_n * 64, "rows": c.block_n, "lead": 1}
-        b["k16"] = lambda kk: kk // 4 * (c.block_n * 8) + kk % 4 * 2
-    else:
-        b = {"slabs": c.block_n // 64, "slab": c.block_k * 64, "rows": c.block_k, "lead": c.block_k * 8}
-        b["k16"] = lambda kk: kk * 128
-    return a, b
 
 
 def gemm_kernel(c: Tile, entry: str = "main"):
     """PrimFunc `entry`(a, b[, bias][, partial, flags], c, scalars). See `launch` in each sketch for the scalars."""
     BM, BN, BK, S, NC, MI = c.block_m, c.block_n, c.block_k, c.stages, c.consumers, c.rows_of_64
     CM, CN, CS = c.cluster_m, c.cluster_n, c.cluster
-    A, B = _strides(c)
-    A_EL, B_EL = BM * BK, BN * BK
+    (A, B), A_EL, B_EL = operands.strides(c), BM * BK, BN * BK
     NACC, EW, EB = c.accumulators, c.store_width, c.store_buffers
     PP, SK, BATCH, EARLY = c.pingpong, c.stream_k, c.batched, c.early_b
-    OWN = 1 if PP else NC  # consumers that read one stage
-    RANK = 3 if BATCH else 2
+    OWN, RANK = 1 if PP else NC, 3 if BATCH else 2  # consumers that read one stage; dimensions of a tensor map
     PREG, CREG = PRODUCER_REGISTERS[NC], CONSUMER_REGISTERS[NC]
-    dt = c.dtype
-    p = ptx.WGMMA_TYPE[dt]
+    dt, pack = c.dtype, f"cvt.rn.{ptx.WGMMA_TYPE[c.dtype]}x2.f32"
     LOAD, LOADM, STORE = ptx.tma_load(RANK, False), ptx.tma_load(RANK, True), ptx.tma_store(RANK)
-    TMA_STORE, STAGED = c.store == "tma", c.store != "direct"
-    mma = f"wgmma.mma_async.sync.aligned.m64n{BN}k16.f32.{p}.{p}"
-    pack = f"cvt.rn.{p}x2.f32"
+    TMA_STORE, STAGED, BIAS, EPI = c.store == "tma", c.store != "direct", c.epilogue != "none", c.epilogue
+    mma_block, host_map = operands.multiply(c), operands.host_map_fields(c)
     HI_A, HI_B = ptx.descriptor_high(A["lead"], 64), ptx.descriptor_high(B["lead"], 64)
     AMASK, BMASK = sum(1 << (CM * j) for j in range(CN)), (1 << CM) - 1
     fence, fence_src = ptx.fence_accumulators(NACC)
-    put, put_src = ptx.put_partial(NACC)
-    add, add_src = ptx.add_partial(NACC)
-    BIAS, EPI = c.epilogue != "none", c.epilogue
-    a_map, b_map, c_map = (_map_fields(c, o) for o in "abc")
-    CHUNKS = BN // EW
-    ODD = MI * CHUNKS % EB != 0
-
-    def mma_block(acc, da, db, begun):
-        # Plain Python: unrolled while the script is parsed.
-        for kk in range(BK // 16):
-            for mi in range(MI):
-                T.evaluate(
-                    T.ptx[mma](
-                        *[acc[mi * (BN // 2) + i] for i in range(BN // 2)],
-                        da + T.uint64(A["k16"](kk) + mi * A["m64"]),
-                        db + T.uint64(B["k16"](kk)),
-                        T.ptx.pred(begun) if kk == 0 else T.bool(True),
-                        1, 1, int(c.trans_a), int(not c.trans_b),
-                    )
-                )  # fmt: skip
+    (put, put_src), (add, add_src) = ptx.put_partial(NACC), ptx.add_partial(NACC)
+    CHUNKS, ODD = BN // EW, MI * (BN // EW) % EB != 0
 
     def coords3(inner, outer, b):
         return [inner, outer, b] if BATCH else [inner, outer]
-
-    def xor_row(r):
-        return {64: r % 8, 32: r // 2 % 4, 16: r // 4 % 2, 8: 0}[EW]
 
     def more(pos, pos_end, tile, total):
         return ((pos < pos_end) | (tile < total)) if SK else (tile < total)
@@ -95,12 +52,12 @@ def gemm_kernel(c: Tile, entry: str = "main"):
         flags = T.match_buffer(flags_ptr, (clusters * CS * NC * 4,), dtype="int32", align=4)
         C = T.match_buffer(C_ptr, (batch * m, n), dtype=dt, align=2)
         A_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed("runtime.cuTensorMapEncodeTiled", A_map, dt, RANK, Ab.data, *a_map)
+        T.call_packed("runtime.cuTensorMapEncodeTiled", A_map, dt, RANK, Ab.data, *host_map)
         B_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed("runtime.cuTensorMapEncodeTiled", B_map, dt, RANK, Bb.data, *b_map)
+        T.call_packed("runtime.cuTensorMapEncodeTiled", B_map, dt, RANK, Bb.data, *host_map)
         if TMA_STORE:
             C_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-            T.call_packed("runtime.cuTensorMapEncodeTiled", C_map, dt, RANK, C.data, *c_map)
+            T.call_packed("runtime.cuTensorMapEncodeTiled", C_map, dt, RANK, C.data, *host_map)
 
         T.device_entry()
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": 1})
@@ -120,14 +77,8 @@ def gemm_kernel(c: Tile, entry: str = "main"):
         empty = pool.alloc((S,), "uint64", align=8)
         pool.commit()
 
-        rm: T.int32
-        rn: T.int32
-        if CS > 1:
-            rm = rank % CM
-            rn = rank // CM
-        else:
-            rm = 0
-            rn = 0
+        rm: T.int32 = rank % CM if CS > 1 else 0
+        rn: T.int32 = rank // CM if CS > 1 else 0
         if (wg == 0) & (warp == 0):
             # One lane a barrier: short code matters while the instruction cache is cold.
             if lane < S:
@@ -143,32 +94,21 @@ def gemm_kernel(c: Tile, entry: str = "main"):
             T.cuda.cta_sync()
         T.ptx.griddepcontrol.launch_dependents()
 
-        stage: T.int32
-        phase: T.int32
-        mt: T.int32
-        nt: T.int32
-        kt_all: T.int32
-        total: T.int32
-        cid: T.int32
-        tile: T.int32
-        kb: T.int32
-        ke: T.int32
+        stage: T.int32 = 0
+        phase: T.int32 = 0
+        mt: T.int32 = (m + BM * CM - 1) // (BM * CM)
+        nt: T.int32 = (n + BN * CN - 1) // (BN * CN)
+        kt_all: T.int32 = (k + BK - 1) // BK
+        total: T.int32 = mt * nt * batch if BATCH else mt * nt
+        cid: T.int32 = bx // CS
+        tile: T.int32 = cid
+        kb: T.int32 = 0
+        ke: T.int32 = kt_all
         pos: T.int32
         pos_end: T.int32
         tm: T.int32
         tn: T.int32
-        tb: T.int32
-        stage = 0
-        phase = 0
-        mt = (m + BM * CM - 1) // (BM * CM)
-        nt = (n + BN * CN - 1) // (BN * CN)
-        kt_all = (k + BK - 1) // BK
-        total = mt * nt * batch if BATCH else mt * nt
-        cid = bx // CS
-        tile = cid
-        kb = 0
-        ke = kt_all
-        tb = 0
+        tb: T.int32 = 0
         if SK:
             # `pos` walks this cluster's share of the iterations of the first stream_tiles tiles.
             pos = T.truncdiv(cid * (stream_tiles * kt_all), clusters)
@@ -178,24 +118,17 @@ def gemm_kernel(c: Tile, entry: str = "main"):
         @T.inline
         def locate(t):
             # Raster: `group` rows (columns with by_n) of tiles at a time, so that a wave's operands stay in L2.
-            r: T.int32
-            p_ext: T.int32
-            q_ext: T.int32
-            first: T.int32
-            cur: T.int32
-            u: T.int32
-            v: T.int32
-            r = t
+            r: T.int32 = t
             if BATCH:
                 tb = T.truncdiv(t, mt * nt)
                 r = t - tb * (mt * nt)
-            p_ext = T.if_then_else(by_n == 1, nt, mt)
-            q_ext = T.if_then_else(by_n == 1, mt, nt)
-            first = T.truncdiv(r, group * q_ext) * group
+            p_ext: T.int32 = T.if_then_else(by_n == 1, nt, mt)
+            q_ext: T.int32 = T.if_then_else(by_n == 1, mt, nt)
+            first: T.int32 = T.truncdiv(r, group * q_ext) * group
             r = r - first * q_ext
-            cur = T.min(p_ext - first, group)
-            v = T.truncdiv(r, cur)
-            u = first + r - v * cur
+            cur: T.int32 = T.min(p_ext - first, group)
+            v: T.int32 = T.truncdiv(r, cur)
+            u: T.int32 = first + r - v * cur
             tm = (T.if_then_else(by_n == 1, v, u) * CM + rm) * BM
             tn = (T.if_then_else(by_n == 1, u, v) * CN + rn) * BN
 
@@ -203,8 +136,7 @@ def gemm_kernel(c: Tile, entry: str = "main"):
         def next_work():
             if SK:
                 if pos < pos_end:
-                    st_tile: T.int32
-                    st_tile = T.truncdiv(pos, kt_all)
+                    st_tile: T.int32 = T.truncdiv(pos, kt_all)
                     kb = pos - st_tile * kt_all
                     ke = T.min(kt_all, kb + pos_end - pos)
                     pos = pos + ke - kb
@@ -251,11 +183,9 @@ def gemm_kernel(c: Tile, entry: str = "main"):
                 if EARLY:
                     # B does not depend on the previous kernel: fill the ring with it before waiting for that kernel.
                     if more(pos, pos_end, tile, total):
-                        pre: T.int32
-                        i: T.int32
                         next_work()
-                        pre = T.min(S, ke - kb)
-                        i = 0
+                        pre: T.int32 = T.min(S, ke - kb)
+                        i: T.int32 = 0
                         while i < pre:
                             T.ptx.mbarrier.arrive.expect_tx.shared.b64(full.ptr_to([i]), T.uint32(c.stage_bytes))
                             load_b(i, kb + i)
@@ -315,8 +245,7 @@ def gemm_kernel(c: Tile, entry: str = "main"):
             rempty = T.alloc_local([1], "uint32")
             if CS > 1:
                 # Lane j releases the stage in the j-th block that writes into our shared memory.
-                peer: T.int32
-                peer = T.if_then_else(lane < CM, rn * CM + lane,
+                peer: T.int32 = T.if_then_else(lane < CM, rn * CM + lane,
                                       T.if_then_else(lane - CM < rn, (lane - CM) * CM + rm, (lane - CM + 1) * CM + rm))
                 if lane < CM + CN - 1:
                     T.ptx.mapa.shared__cluster.u32(rempty[0], T.cuda.cvta_generic_to_shared(empty.ptr_to([0])),
@@ -334,8 +263,7 @@ def gemm_kernel(c: Tile, entry: str = "main"):
             @T.inline
             def skip(tiles):
                 # Ping-pong: step over the stages of tiles that the other consumers own.
-                ahead: T.int32
-                ahead = stage + tiles * kt_all
+                ahead: T.int32 = stage + tiles * kt_all
                 stage = ahead % S
                 phase = phase ^ (ahead // S % 2)
 
@@ -343,15 +271,12 @@ def gemm_kernel(c: Tile, entry: str = "main"):
             def store_row(row, col0, base, r):
                 # One row by one warp. Where the row starts on an odd element, pairs are shifted by one column and the
                 # two columns left over go out as 2-byte stores.
-                shift: T.int32
-                x0: T.int32
-                x1: T.int32
-                shift = (row + tb * m) & n & 1
-                x0 = lane * 2 + shift
-                x1 = T.min(x0 + 1, EW - 1)
+                shift: T.int32 = (row + tb * m) & n & 1
+                x0: T.int32 = lane * 2 + shift
+                x1: T.int32 = T.min(x0 + 1, EW - 1)
                 if x0 < EW:
-                    T.ptx.ld.shared.b16(half[0], Es.ptr_to([base + T.bitwise_xor(x0 // 8, xor_row(r)) * 8 + x0 % 8]))
-                    T.ptx.ld.shared.b16(half[1], Es.ptr_to([base + T.bitwise_xor(x1 // 8, xor_row(r)) * 8 + x1 % 8]))
+                    T.ptx.ld.shared.b16(half[0], Es.ptr_to([base + T.bitwise_xor(x0 // 8, operands.swizzle_xor(EW, r)) * 8 + x0 % 8]))
+                    T.ptx.ld.shared.b16(half[1], Es.ptr_to([base + T.bitwise_xor(x1 // 8, operands.swizzle_xor(EW, r)) * 8 + x1 % 8]))
                     if row < m:
                         if (x0 < EW - 1) & (col0 + x0 + 1 < n):
                             T.ptx.st.global_.b32(C.ptr_to([tb * m + row, col0 + x0]),
@@ -359,7 +284,7 @@ def gemm_kernel(c: Tile, entry: str = "main"):
                         elif col0 + x0 < n:
                             T.ptx.st.global_.b16(C.ptr_to([tb * m + row, col0 + x0]), half[0])
                         if (shift == 1) & (lane == 0) & (col0 < n):
-                            T.ptx.ld.shared.b16(half[0], Es.ptr_to([base + T.bitwise_xor(0, xor_row(r)) * 8]))
+                            T.ptx.ld.shared.b16(half[0], Es.ptr_to([base + T.bitwise_xor(0, operands.swizzle_xor(EW, r)) * 8]))
                             T.ptx.st.global_.b16(C.ptr_to([tb * m + row, col0]), half[0])
 
             @T.inline
@@ -367,10 +292,8 @@ def gemm_kernel(c: Tile, entry: str = "main"):
                 if BIAS:
                     for cg in T.unroll(BN // 8):
                         for e in T.unroll(2):
-                            bcol: T.int32
-                            bval: T.float32
-                            bcol = tn + cg * 8 + lane % 4 * 2 + e
-                            bval = T.float32(0)
+                            bcol: T.int32 = tn + cg * 8 + lane % 4 * 2 + e
+                            bval: T.float32 = T.float32(0)
                             if bcol < n:
                                 bval = T.Cast("float32", bias[bcol])
                             for mi in T.unroll(MI):
@@ -394,7 +317,7 @@ def gemm_kernel(c: Tile, entry: str = "main"):
                                 T.ptx[pack](w[q], acc[a0 + 2 * q + 1], acc[a0 + 2 * q])
                             er = T.meta_var(lane % 16)
                             T.ptx["stmatrix.sync.aligned.m8n8.x4.shared.b16"](
-                                Es.ptr_to([ebase + er * EW + T.bitwise_xor(j * 2 + lane // 16, xor_row(er)) * 8]),
+                                Es.ptr_to([ebase + er * EW + T.bitwise_xor(j * 2 + lane // 16, operands.swizzle_xor(EW, er)) * 8]),
                                 w[0], w[1], w[2], w[3])
                         if TMA_STORE:
                             T.ptx.fence.proxy.async_.shared__cta()
@@ -456,13 +379,10 @@ def gemm_kernel(c: Tile, entry: str = "main"):
                         T.cuda.func_call(put, acc.data, partial.ptr_to([slot]), flags.ptr_to([(bx * NC + wg) * 4 + warp]),
                                          source_code=put_src, return_type="void")
                     else:
-                        have: T.int32
-                        other: T.int32
-                        have = ke
-                        other = cid + 1
+                        have: T.int32 = ke
+                        other: T.int32 = cid + 1
                         while have < kt_all:
-                            ob: T.int32
-                            ob = other * CS + bx % CS
+                            ob: T.int32 = other * CS + bx % CS
                             T.cuda.func_call(add, acc.data, partial.ptr_to([((ob * NC + wg) * 4 + warp) * (NACC * 32)]),
                                              flags.ptr_to([(ob * NC + wg) * 4 + warp]), source_code=add_src, return_type="void")
                             have = (have + T.truncdiv((other + 1) * (stream_tiles * kt_all), clusters)
@@ -478,9 +398,3 @@ def gemm_kernel(c: Tile, entry: str = "main"):
             T.cuda.cluster_sync()
     # fmt: on
     return kernel
-
-
-def _map_fields(c: Tile, operand: str):
-    """Arguments of TVM's own encoder, which only its host stub would run: the launcher encodes from `launch`."""
-    rank = 3 if c.batched else 2
-    return [*[64] * rank, *[128] * (rank - 1), *[8] * rank, *[1] * rank, 0, 3, 3, 0]

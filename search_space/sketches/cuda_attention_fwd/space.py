@@ -1,0 +1,242 @@
+"""Forward attention for Hopper (sm_90a): FlashAttention-3's ideas (arXiv:2407.08608) as knobs."""
+
+import math
+
+from search_space.attention import UNLIMITED, AttentionWorkload
+from search_space.hopper.attention_tiles import AttentionTile, Json
+from search_space.hopper.limits import INDEX_MAX, SHARED_BLOCK_BYTES, ceildiv
+from search_space.knob import Knob, Knobs
+from search_space.sketch import Constraint, Refusal, Resources, Sketch, Traffic
+from search_space.target import Target
+from search_space.workload import Workload
+
+HALF_TYPES = ("bfloat16", "float16")
+HEAD_DIMS = (64, 128, 256)
+# float16 ends at 2^16; a stale maximum lets a probability grow to 2^lazy, and sums of 16 of them stay finite.
+_LAZY_FLOAT16 = 12
+
+_ACCUMULATORS = Constraint(
+    "accumulators", "scores, output and packed probabilities must fit a consumer's registers, or ptxas spills"
+)
+_SHARED = Constraint("shared_memory", "Q, the rings of K and V and barriers must fit the 227 KiB a block can have")
+_PINGPONG = Constraint("pingpong", "taking turns needs two or three consumers, each with two products to issue at once")
+_PV_WAIT = Constraint("pv_wait", "the wait for P V can only move where the next scores are computed under it")
+_LAZY = Constraint("lazy", "float16 probabilities must not overflow under a stale maximum")
+_RESCALE = Constraint("rescale", "O can be rescaled under the powers only if P V was waited for just before them")
+_Q_BUFFERS = Constraint("q_buffers", "a second Q buffer serves only a block that computes several tiles")
+_INDEX = Constraint("index", "plain stores index O with 32 bits")
+_HALF = Constraint("half", "half a tile of keys must be whole steps of 16")
+_ONE_CONSUMER = Constraint("one_consumer", "one consumer has no other warpgroup to pass over the diagonal before")
+
+# (block_kv, consumers, q_buffers, epilogue, lazy, pv_wait) by head_dim, that shapes on an H200 ended with.
+_SEEDS: dict[int, tuple[tuple[int, int, int, str, int, str], ...]] = {
+    64: ((128, 3, 2, "tma", 0, "late"), (128, 2, 2, "tma", 0, "late"), (128, 3, 2, "tma", 0, "early")),
+    128: (
+        (128, 2, 2, "tma", 0, "late"),
+        (80, 3, 2, "tma", 0, "late"),
+        (80, 3, 2, "tma", 8, "early"),
+        (128, 2, 2, "tma", 0, "early"),
+    ),
+    256: (
+        (80, 2, 1, "direct", 8, "early"),
+        (80, 2, 1, "tma", 8, "early"),
+        (80, 2, 1, "direct", 0, "late"),
+        (64, 2, 1, "direct", 8, "early"),
+    ),
+}
+
+
+def attention_of(workload: Workload) -> AttentionWorkload:
+    assert isinstance(workload, AttentionWorkload)
+    return workload
+
+
+class CudaAttentionFwd(Sketch):
+    name = "cuda_attention_fwd"
+    version = 1
+    op = "attention"
+    target_kind = "cuda"
+    runtime_extents = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv")
+    complexity = 2
+
+    def refusal(self, workload: Workload, target: Target) -> Refusal | None:
+        w = attention_of(workload)
+        if target.arch not in ("sm_90", "sm_90a"):
+            return Refusal("target.arch", f"wgmma and TMA need sm_90a, the device is {target.arch}", ("sm_90a",))
+        if w.dtype not in HALF_TYPES:
+            return Refusal("dtype", f"16-bit operands only, got {w.dtype}", HALF_TYPES)
+        if w.head_dim not in HEAD_DIMS:
+            return Refusal("head_dim", f"no tile for {w.head_dim} yet", tuple(map(str, HEAD_DIMS)))
+        if w.head_dim_v != w.head_dim:
+            return Refusal("head_dim_v", f"must be head_dim ({w.head_dim}), got {w.head_dim_v}", (str(w.head_dim),))
+        return _refuse_variants(w)
+
+    def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
+        w = attention_of(workload)
+        heads = w.batch * w.heads_q
+        groups = (0, *(g for g in (1, 2, 4, 8, 16, 32) if g < heads))
+        return (
+            Knob("block_kv", tuple(range(32, 193, 16)), "keys of a tile"),
+            Knob("stages", (1, 2, 3, 4), "tiles in the ring of K, and in that of V"),
+            Knob("q_buffers", (1, 2), "query tiles in flight: with two the next one loads early"),
+            Knob("consumers", (1, 2, 3), "warpgroups that multiply, 64 query rows each (block_q)"),
+            Knob("overlap", (False, True), "the next tile's Q K runs with this one's P V, under the softmax"),
+            Knob("pingpong", (False, True), "warpgroups take turns issuing products"),
+            Knob("pv_wait", ("early", "max", "late"), "how much softmax is done before P V is waited for"),
+            Knob(
+                "rescale",
+                ("after", "under", "before"),
+                "O is rescaled after, or under, the powers, or under the next Q K",
+            ),
+            Knob("lazy", (0, 8), "rescale only when a row maximum grew by more (log2 units)"),
+            Knob(
+                "diagonal",
+                ("mask", "skip", "half") if w.causal else ("mask",),
+                "tiles, or half tiles, above a warpgroup's diagonal",
+            ),
+            Knob("epilogue", ("direct", "tma"), "O leaves from registers, or staged where Q was in bulk"),
+            Knob("schedule", ("single", "static", "dynamic"), "one tile a block, dealt ahead, or fetched when free"),
+            Knob("group", groups, "heads side by side in launch order, 0 for all (longest tiles first)"),
+        )
+
+    def violated(self, workload: Workload, target: Target, knobs: Knobs) -> Constraint | None:
+        w = attention_of(workload)
+        c = tile_of(w, knobs)
+        if c.accumulators > c.accumulator_room:
+            return _ACCUMULATORS
+        if c.shared_bytes() > min(SHARED_BLOCK_BYTES, target.shared_bytes or SHARED_BLOCK_BYTES):
+            return _SHARED
+        if c.pingpong and not (c.overlap and c.consumers > 1):
+            return _PINGPONG
+        if c.pv_wait != "early" and not c.overlap:
+            return _PV_WAIT
+        if c.rescale == "under" and c.pv_wait != "max":
+            return _RESCALE
+        if c.dtype == "float16" and c.lazy > _LAZY_FLOAT16:
+            return _LAZY
+        if c.q_buffers > 1 and knobs["schedule"] == "single":
+            return _Q_BUFFERS
+        if c.diagonal == "half" and c.block_kv % 32:
+            return _HALF
+        if c.diagonal == "skip" and c.consumers == 1:
+            return _ONE_CONSUMER
+        elements = w.batch * w.heads_q * w.seq_q * w.head_dim
+        return _INDEX if c.epilogue == "direct" and elements > INDEX_MAX else None
+
+    def resources(self, workload: Workload, target: Target, knobs: Knobs) -> Resources:
+        """Registers: of a thread at launch, before warpgroups exchange them."""
+        c = tile_of(attention_of(workload), knobs)
+        return Resources(c.entry_registers, c.shared_bytes(), c.threads, 4 if c.dynamic else 0)
+
+    def traffic(self, workload: Workload, target: Target, knobs: Knobs) -> Traffic:
+        """Memory: every operand once. L2: K and V once for each query tile, as far as it sees them."""
+        w, c = attention_of(workload), tile_of(attention_of(workload), knobs)
+        q_tiles = ceildiv(w.seq_q, c.block_q)
+        seen = _key_tiles(w, c) / max(1, q_tiles)
+        kv = w.batch * w.heads_q * q_tiles * seen * c.kv_bytes * 2.0
+        return Traffic(memory_bytes=float(w.min_bytes()), l2_bytes=kv + w.min_bytes())
+
+    def features(self, workload: Workload, target: Target, knobs: Knobs) -> dict[str, float]:
+        w, c = attention_of(workload), tile_of(attention_of(workload), knobs)
+        tiles = w.batch * w.heads_q * ceildiv(w.seq_q, c.block_q)
+        waves = tiles / target.cores
+        key_tiles = _key_tiles(w, c)
+        products = key_tiles * c.block_q * c.block_kv
+        persistent = knobs["schedule"] != "single"
+        return {
+            "tile.m": float(c.block_q),
+            "tile.n": float(c.block_kv),
+            "tile.k": float(c.head_dim),
+            "tile.waste": 1.0 - min(1.0, w.visible_pairs() / products) if products else 0.0,
+            "gpu.waves": waves,
+            "gpu.wave_efficiency": waves / math.ceil(waves),
+            "gpu.busy_share": min(1.0, waves),
+            "gpu.bytes_in_flight": float(2 * c.stages * c.kv_bytes),
+            "gpu.accumulators": float(c.accumulators),
+            "gpu.pingpong": float(c.pingpong),
+            "attention.key_tiles_of_row": key_tiles / ceildiv(w.seq_q, c.block_q),
+            "attention.overlap": float(c.overlap),
+            "attention.pv_wait": float(("early", "max", "late").index(c.pv_wait)),
+            "attention.rescale": float(("after", "under", "before").index(c.rescale)),
+            "attention.lazy": float(c.lazy),
+            "attention.diagonal": float(("mask", "skip", "half").index(c.diagonal)),
+            "attention.direct": float(c.epilogue == "direct"),
+            "attention.early_q": float(persistent and c.q_buffers > 1),
+            "attention.persistent": float(persistent),
+            "attention.dynamic": float(c.dynamic),
+            "attention.group": float(int(knobs["group"]) or w.batch * w.heads_q),
+        }
+
+    def seeds(self, workload: Workload, target: Target) -> tuple[Knobs, ...]:
+        w = attention_of(workload)
+        schedules = ("static", "dynamic", "single") if w.causal else ("static", "single")
+        chosen: list[Knobs] = []
+        for block_kv, consumers, q_buffers, epilogue, lazy, pv_wait in _SEEDS[w.head_dim]:
+            for schedule in schedules:
+                knobs: Knobs = {
+                    "block_kv": block_kv, "stages": 2, "consumers": consumers, "overlap": True, "pingpong": True,
+                    "q_buffers": 1 if schedule == "single" else q_buffers, "pv_wait": pv_wait, "rescale": "after",
+                    "lazy": lazy, "diagonal": "skip" if w.causal else "mask", "epilogue": epilogue,
+                    "schedule": schedule, "group": 4 if w.batch * w.heads_q > 4 else 0,
+                }  # fmt: skip
+                if self.violated(w, target, knobs) is None:
+                    chosen.append(knobs)
+        return tuple(chosen)
+
+
+def _refuse_variants(w: AttentionWorkload) -> Refusal | None:
+    for name, width in (("window_left", w.window_left), ("window_right", w.window_right)):
+        if width != UNLIMITED:
+            return Refusal(name, "windows have no sketch on this target yet", (str(UNLIMITED),))
+    if w.softcap:
+        return Refusal("softcap", "has no sketch on this target yet", ("0",))
+    if w.kv_layout != "dense":
+        return Refusal("kv_layout", f"{w.kv_layout} has no sketch on this target yet", ("dense",))
+    if w.pass_ != "forward":
+        return Refusal("pass", f"{w.pass_} has no sketch on this target yet", ("forward",))
+    return None
+
+
+def _key_tiles(w: AttentionWorkload, c: AttentionTile) -> int:
+    """Key tiles of all query tiles of one head."""
+    q_tiles = ceildiv(w.seq_q, c.block_q)
+    if not w.causal:
+        return q_tiles * ceildiv(w.seq_kv, c.block_kv)
+    ends = (min((i + 1) * c.block_q, w.seq_q) + w.seq_kv - w.seq_q for i in range(min(q_tiles, _ROWS_COUNTED)))
+    counted = sum(ceildiv(max(1, min(end, w.seq_kv)), c.block_kv) for end in ends)
+    return counted if q_tiles <= _ROWS_COUNTED else counted * q_tiles // _ROWS_COUNTED
+
+
+_ROWS_COUNTED = 4096  # more query tiles than this are extrapolated: features are made thousands of times a round
+
+
+def tile_of(w: AttentionWorkload, knobs: Knobs) -> AttentionTile:
+    return AttentionTile(
+        head_dim=w.head_dim,
+        dtype=w.dtype,
+        causal=w.causal,
+        scale=w.softmax_scale,
+        lse=w.lse,
+        layout=w.layout,
+        block_kv=int(knobs["block_kv"]),
+        stages=int(knobs["stages"]),
+        q_buffers=int(knobs["q_buffers"]),
+        consumers=int(knobs["consumers"]),
+        overlap=bool(knobs["overlap"]),
+        pingpong=bool(knobs["pingpong"]),
+        rescale=str(knobs["rescale"]),
+        lazy=int(knobs["lazy"]),
+        pv_wait=str(knobs["pv_wait"]),
+        diagonal=str(knobs["diagonal"]),
+        epilogue=str(knobs["epilogue"]),
+        dynamic=knobs["schedule"] == "dynamic",
+    )
+
+
+def plan(workload: Workload, target: Target, knobs: Knobs) -> tuple[AttentionTile, Json]:
+    """The tile and the launch description of a choice."""
+    c = tile_of(attention_of(workload), knobs)
+    return c, c.launch(target.cores, persistent=knobs["schedule"] != "single", group=int(knobs["group"]))
+
+
+SKETCH = CudaAttentionFwd()
