@@ -44,7 +44,7 @@ def test_a_job_is_created_with_its_canonical_form(client: TestClient) -> None:
         ({"workload": {**GEMM, "trans": True}}, "workload.trans"),
         ({"workload": {**GEMM, "dtype": "bf16"}}, "workload.dtype_a"),
         ({"workload": {**GEMM, "m": 2**31 - 1, "n": 2**31 - 1, "k": 2**31 - 1}}, "workload.m"),
-        ({"workload": {**GEMM, "m": 2**20, "n": 2**20}}, "workload"),
+        ({"workload": {**GEMM, "m": 2**20, "n": 2**20}}, "workload.m"),
         ({"workload": "gemm"}, "workload"),
         ({"workload": {"op": "conv"}}, "workload.op"),
         ({"workload": {"op": "attention", "heads": 2, "seq": 4, "head_dim": 8, "dtype": "fp32"}}, "workload.op"),
