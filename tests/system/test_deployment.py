@@ -1,10 +1,12 @@
 """docker-compose.yml: valid against the compose specification, and its very commands run as plain processes."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +86,7 @@ class Deployment:
             "8400": str(self.api_port),
         }
         self.running: list[subprocess.Popen[bytes]] = []
+        self.ray_folder = tempfile.mkdtemp(prefix="tw")  # short: a socket's path is limited to 107 bytes
 
     def _placed(self, text: str) -> str:
         for there, here in self.places.items():
@@ -94,7 +97,7 @@ class Deployment:
         given = {k: self._placed(str(v)) for k, v in self.services[name].get("environment", {}).items()}
         folders = {"TILEWRIGHT_DATA": str(self.folder / "data"), "TILEWRIGHT_CACHE": str(self.folder / "cache")}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        return {**os.environ, **folders, **given, "PATH": path, "RAY_TMPDIR": str(self.folder / "r")}
+        return {**os.environ, **folders, **given, "PATH": path, "RAY_TMPDIR": self.ray_folder}
 
     def start(self, name: str) -> "subprocess.Popen[bytes]":
         command = [self._placed(str(word)) for word in self.services[name]["command"]]
@@ -123,6 +126,7 @@ class Deployment:
                 process.kill()
         for left in psutil.wait_procs(family, timeout=10)[1]:
             left.kill()
+        shutil.rmtree(self.ray_folder, ignore_errors=True)
 
     def logs(self) -> str:
         return "\n".join(f"--- {p.name}\n{p.read_text(errors='replace')[-1500:]}" for p in self.folder.glob("*.log"))
