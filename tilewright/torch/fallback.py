@@ -37,7 +37,7 @@ class Mask:
 
     @property
     def flag(self) -> bool | None:
-        """Which is_causal of scaled_dot_product_attention (aligned to the top left) means the same; None for neither."""
+        """The is_causal of scaled_dot_product_attention (top left) that means the same, None where neither does."""
         if self.left >= 0 or self.right >= 0:
             return None
         if not self.causal or self.seq_q == 1:  # the last query sees every key
