@@ -12,6 +12,7 @@ from api_world import LiveServer, new_store
 from store_nouns import FakeClock, best_config, claimed, job_spec, ok
 
 import tilewright.torch as tw
+from db import migrate
 from db.store import SqlStore
 from search_space.candidate import Candidate
 from search_space.workload import parse_workload
@@ -69,6 +70,11 @@ def test_a_foreign_schedule_is_left_out_with_a_warning_that_names_it(winners: Pa
     assert tw.counts().tuned == 1
 
 
+def new_service(folder: Path, clock: FakeClock) -> SqlStore:
+    migrate(f"sqlite:///{folder / 'service.sqlite'}")
+    return new_store(folder / "service.sqlite", clock)
+
+
 def promote(store: SqlStore, workload: dict[str, Any], blob: bytes, version: int) -> None:
     """A completed job whose winner is `blob`, made by `version` of a sketch that stands at 1."""
     lease = claimed(store, job_spec(parse_workload(workload)))
@@ -82,7 +88,7 @@ def promote(store: SqlStore, workload: dict[str, Any], blob: bytes, version: int
 
 def test_a_server_with_a_stale_and_a_foreign_schedule_serves_the_rest(winners: Path, tmp_path: Path) -> None:
     clock = FakeClock()
-    store = new_store(tmp_path / "db.sqlite", clock)
+    store = new_service(tmp_path, clock)
     entry = json.loads((winners / "index.json").read_text())["schedules"][0]
     good = (winners / entry["file"]).read_bytes()
     artifact = Artifact.from_bytes(good)
@@ -102,7 +108,7 @@ def test_a_server_with_a_stale_and_a_foreign_schedule_serves_the_rest(winners: P
 
 
 def test_misses_are_submitted_as_a_job_weighted_by_their_calls(tmp_path: Path) -> None:
-    store = new_store(tmp_path / "db.sqlite", FakeClock())
+    store = new_service(tmp_path, FakeClock())
     with LiveServer(store, FakeClock()) as server:
         assert tw.submit_misses(server.url) == []
         for rows, calls in ((3, 1), (5, 2)):

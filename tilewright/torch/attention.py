@@ -53,8 +53,8 @@ def attention(
         raise ValueError(f"softcap must be 0 (none) or more, got {softcap}")
     options = Options(causal, scale, window_left, window_right, softcap)
     wanted = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    if torch.compiler.is_compiling():
-        if wanted or torch.is_autocast_enabled(q.device.type):
+    if torch.compiler.is_compiling() or calls.observed():
+        if wanted or calls.redefined(q):
             return _fallback(q, k, v, options)
         return torch.ops.tilewright.attention(q, k, v, *options)
     plan = plan_of(q, k, v, options)
@@ -63,8 +63,6 @@ def attention(
     if (why := calls.transformed() or ("gradient" if wanted else None)) is not None:
         TABLE.refused(plan.device, plan.key, why)
         return _fallback(q, k, v, options)
-    if calls.observed():
-        return torch.ops.tilewright.attention(q, k, v, *options)
     found = plan.run(q, k, v)
     return _fallback(q, k, v, options) if found is None else found
 

@@ -21,6 +21,13 @@ def transformed() -> str | None:
     return "function transform" if _transforms() is not None else None
 
 
+def redefined(t: torch.Tensor) -> bool:
+    """`transformed` in words that torch.compile can trace."""
+    if torch.is_autocast_enabled(t.device.type):
+        return True
+    return not torch.compiler.is_compiling() and _transforms() is not None
+
+
 def observed() -> bool:
     """Whether a dispatch mode or a tracer watches: the call must then go through torch's dispatcher."""
     return bool(_modes()) or _tracing() is not None

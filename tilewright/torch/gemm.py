@@ -31,7 +31,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, b_constant: bool = False) -> torch.
     `b_constant` promises that b holds weights, which no kernel of the same stream writes: schedules tuned with
     `b_constant` then serve the call, and b is packed once where they want it so (written in place it is packed again).
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or calls.observed():
         return _traced_matmul(a, b, b_constant)
     plan = plan_of(a, b, None, None, b_constant, False)
     if plan.run is None:
@@ -39,7 +39,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, b_constant: bool = False) -> torch.
     if (why := calls.transformed()) is not None:
         TABLE.refused(plan.device, plan.key, why)
         return torch.matmul(a, b)
-    if calls.observed() or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         return torch.ops.tilewright.matmul(a, b, b_constant)
     found = plan.run(a, b, None)
     return torch.matmul(a, b) if found is None else found
@@ -61,7 +61,7 @@ def linear(
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
     operands = [x, weight] if bias is None else [x, weight, bias]
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in operands)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or calls.observed():
         return _traced_linear(x, weight, bias, activation, weight_constant, wanted)
     plan = plan_of(x, weight, bias, activation, weight_constant, True)
     if plan.run is None:
@@ -69,7 +69,7 @@ def linear(
     if (why := calls.transformed() or ("gradient" if wanted and activation else None)) is not None:
         TABLE.refused(plan.device, plan.key, why)
         return torch_linear(x, weight, bias, activation)
-    if wanted or calls.observed():
+    if wanted:
         return torch.ops.tilewright.linear(x, weight, bias, activation, weight_constant)
     found = plan.run(x, weight, bias)
     return torch_linear(x, weight, bias, activation) if found is None else found
@@ -96,7 +96,7 @@ def _fits_operator(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _traced_matmul(a: torch.Tensor, b: torch.Tensor, b_constant: bool) -> torch.Tensor:
-    if not _fits_operator(a, b) or torch.is_autocast_enabled(a.device.type):
+    if not _fits_operator(a, b) or calls.redefined(a):
         return torch.matmul(a, b)
     return torch.ops.tilewright.matmul(a, b, b_constant)
 
@@ -109,7 +109,7 @@ def _traced_linear(
     constant: bool,
     wanted: bool,
 ) -> torch.Tensor:
-    odd = x.dim() < 2 or weight.dim() != 2 or torch.is_autocast_enabled(x.device.type)
+    odd = x.dim() < 2 or weight.dim() != 2 or calls.redefined(x)
     if odd or (activation is not None and (wanted or bias is None)):
         return torch_linear(x, weight, bias, activation)
     return torch.ops.tilewright.linear(x, weight, bias, activation, constant)
@@ -131,14 +131,12 @@ def plan_of(
                 flipped, activation, constant, a.shape, a.stride(), a.dtype, a.device, b.shape, b.stride(), b.dtype,
                 b.device, type(a), type(b), bias.shape, bias.stride(), bias.dtype, bias.device, type(bias),
             )  # fmt: skip
-        if a.is_neg() or b.is_neg():
-            signature = ()
+        plan = None if a.is_neg() or b.is_neg() else plans.get(signature)
     except (AttributeError, RuntimeError, TypeError):  # no tensor, or one without strides
-        signature = ()
-    plan = plans.get(signature) if signature else None
+        signature, plan = (), None
     if plan is None:
         plan = _new_plan(a, b, bias, activation, constant, flipped)
-        if signature:
+        if signature and not (a.is_neg() or b.is_neg()):
             TABLE.keep(plans, signature, plan)
     if plan.run is None:
         plan.tally.count()
