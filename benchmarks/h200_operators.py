@@ -165,7 +165,12 @@ def _host_calls(torch: Any, tw: Any) -> dict[str, tuple[Callable[[], object], Ca
 
 def main() -> None:
     command, *folders = sys.argv[1:]
-    {"emit": emit, "pack": pack, "race": race}[command](*map(Path, folders))
+    if command == "emit":
+        emit(Path(folders[0]))
+    elif command == "pack":
+        pack(Path(folders[0]), Path(folders[1]))
+    else:
+        race(Path(folders[0]))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from api_world import LiveServer, new_store
-from store_nouns import FakeClock, best_config, claimed, job_spec, ok
+from store_nouns import FakeClock, best_config, claimed, device, job_spec, ok
 
 import tilewright.torch as tw
 from db import migrate
@@ -72,7 +72,9 @@ def test_a_foreign_schedule_is_left_out_with_a_warning_that_names_it(winners: Pa
 
 def new_service(folder: Path, clock: FakeClock) -> SqlStore:
     migrate(f"sqlite:///{folder / 'service.sqlite'}")
-    return new_store(folder / "service.sqlite", clock)
+    store = new_store(folder / "service.sqlite", clock)
+    store.heartbeat_devices("runner-1", [device()], 60.0)
+    return store
 
 
 def promote(store: SqlStore, workload: dict[str, Any], blob: bytes, version: int) -> None:
@@ -97,10 +99,10 @@ def test_a_server_with_a_stale_and_a_foreign_schedule_serves_the_rest(winners: P
         promote(store, {**entry["workload"], "m": m}, blob, version)
     with LiveServer(store, clock) as server, pytest.warns(tw.ScheduleSkipped) as caught:
         assert tw.use(server.url) == 1
-    told = sorted(str(w.message) for w in caught if w.category is tw.ScheduleSkipped)
+    told = [str(w.message) for w in caught if w.category is tw.ScheduleSkipped]
     assert len(told) == 2
-    assert re.search(r"sch_\S+ .*m=7.*abacus", told[0])
-    assert re.search(r"sch_\S+ .*m=8.*differs in sketch", told[1])
+    assert any(re.search(r"sch_\S+ .*m=7 .*abacus", text) for text in told)
+    assert any(re.search(r"sch_\S+ .*m=8 .*differs in sketch_version", text) for text in told)
     assert {w.filename for w in caught if w.category is tw.ScheduleSkipped} == {__file__}
     tw.matmul(A, B)
     assert tw.counts().tuned == 1

@@ -45,7 +45,7 @@ class CudaKernel(Kernel):
         self._raw_stream = self._torch._C._cuda_getCurrentRawStream
         self._current_device = self._torch._C._cuda_getDevice
         self._capturing = self._torch._C._cuda_isCurrentStreamCapturing
-        _check_arch(artifact.manifest["target"], self._torch.cuda.get_device_capability())
+        check_arch(artifact.manifest["target"], self._torch.cuda.get_device_capability())
 
     def __call__(self, *inputs: Any, out: Any = None) -> Any:
         if len(inputs) != len(self.inputs):
@@ -162,8 +162,9 @@ def _torch_with_cuda() -> Any:
     return torch
 
 
-def _check_arch(target: object, capability: tuple[int, int]) -> None:
-    """A cubin for sm_XYa runs on exactly X.Y; one for sm_XY also on later minor versions of X."""
+def check_arch(target: object, capability: tuple[int, int]) -> None:
+    """ForeignArtifact unless a cubin for the target runs on the device (CUDA C++ programming guide, binary
+    compatibility): sm_XYa on exactly X.Y; sm_XY, and sm_XYf of a family, on later minor versions of X too."""
     arch = str(target.get("arch", "")) if isinstance(target, dict) else ""
     digits = arch.removeprefix("sm_").rstrip("af")
     if not digits.isdigit():

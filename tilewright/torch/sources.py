@@ -139,7 +139,7 @@ def _from_server(url: str, key: str | None) -> Iterator[_Listed]:
     with Client(url, key) as client:
         seen: set[tuple[str, Key]] = set()
         for job in client.pages("/v1/jobs", {"state": "completed", "limit": 100}):
-            for task in job["tasks"]:
+            for task in client.job(job["id"])["tasks"]:
                 kind = (task.get("target") or {}).get("kind")
                 place = (str(kind), key_of(task["workload"]))
                 if kind is None or place in seen or not task.get("best"):
