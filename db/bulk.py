@@ -14,7 +14,7 @@ from db import blobs, jobs, leases, records, schedules
 from db.mapping import canonical, clean, dump, finite, measurement_text
 from db.sketch_versions import SketchVersion
 from db.states import touch
-from db.tables import EventRow, JobRow, MeasurementRow, OutcomeRow, TaskRow, TrialRow
+from db.tables import Base, JobRow, OutcomeRow, TaskRow
 from db.trial_views import level_of
 from search_space.candidate import Candidate
 from tuner.best import BestConfig
@@ -26,9 +26,10 @@ from tuner.task import Task
 _RUNNER = "bulk"
 _LEASE_S = 3600.0  # never waited for: taken and given back within one transaction
 # Of the tables, not of the mapped classes: no object is kept for a row.
-_INSERT_TRIALS = insert(TrialRow.__table__).returning(TrialRow.__table__.c.id, sort_by_parameter_order=True)
-_INSERT_MEASUREMENTS = insert(MeasurementRow.__table__)
-_INSERT_EVENTS = insert(EventRow.__table__)
+_TABLES = Base.metadata.tables
+_INSERT_TRIALS = insert(_TABLES["trials"]).returning(_TABLES["trials"].c.id, sort_by_parameter_order=True)
+_INSERT_MEASUREMENTS = insert(_TABLES["measurements"])
+_INSERT_EVENTS = insert(_TABLES["events"])
 
 
 @dataclass(frozen=True)
