@@ -27,8 +27,8 @@ class AttentionWorkload(Workload):
     `softcap` c > 0 replaces a score s by c * tanh(s / c) (Gemma 2, arXiv:2408.00118), before the mask.
     `scale` is 1 / sqrt(head_dim) unless given. `layout`: bhsd [batch, heads, seq, dim] (torch SDPA's) or bshd
     [batch, seq, heads, dim] (FlashAttention's). `lse`: the log-sum-exp [batch, heads_q, seq_q] float32 is wanted too.
-    `pass` backward: from q, k, v, o, lse and do (the gradient of o) to dq, dk and dv, those of a key head summed over its
-    query heads; `deterministic`: the same bits from the same inputs, always.
+    `pass` backward: from q, k, v, o, lse and do (the gradient of o) to dq, dk and dv; those of a key head are summed
+    over its query heads; `deterministic`: the same bits from the same inputs, always.
     """
 
     op: ClassVar[str] = "attention"

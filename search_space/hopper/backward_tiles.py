@@ -1,7 +1,7 @@
 """Arithmetic of the attention backward kernels: shared memory, registers, tensor maps, launches. No tvm.
 
-Three kernels (FlashAttention-2, arXiv:2307.08691, algorithm 2). `prepare`: dO . O of each row, the LSE in log2 units, both
-padded to whole query tiles, and dQ's float32 sums zeroed. `main`: one block a key tile. `finish`: dQ in its own type.
+Three kernels (FlashAttention-2, arXiv:2307.08691, algorithm 2). `prepare`: dO . O and the LSE in log2 units of each
+row, padded to whole query tiles, and dQ's float32 sums zeroed. `main`: one block a key tile. `finish`: dQ in its own type.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ FINISH_THREADS = 128
 class BackwardTile:
     """One thread block's key tile, and how it walks over the queries that see it.
 
-    `consumers` warpgroups own 64 keys each, with dK and dV of them in registers. Scores are computed transposed (keys by
+    `consumers` warpgroups own 64 keys each, their dK and dV in registers. Scores are computed transposed (keys by
     queries), so that P and dS go back to the tensor cores as register operands; dS also goes through shared memory
     for dQ. Of dQ's tile [block_q, head_dim] each warpgroup computes 64 rows, or a share of the columns.
     """
@@ -78,8 +78,8 @@ class BackwardTile:
 
     @property
     def accumulators(self) -> int:
-        """Registers live together: S and dP of a tile, dK and dV, P and dS as 16-bit pairs, and this warpgroup's share of
-        dQ, which takes S's place where it is as large (wgmma wants blocks of registers of one size)."""
+        """Registers live together: S and dP of a tile, dK and dV, P and dS as 16-bit pairs, and this warpgroup's dQ,
+        which takes S's place where it is as large (wgmma wants blocks of registers of one size)."""
         scores, share = self.block_q // 2, self.dq_columns // 2
         return 2 * scores + self.head_dim + 2 * (self.block_q // 4) + (0 if share == scores else share)
 
@@ -110,7 +110,7 @@ class BackwardTile:
         return self.block_q * 4
 
     def shared_bytes(self) -> int:
-        """Bytes of the pool in the order in which `lower` allocates: K, V, rings of Q and dO, dS, row data, barriers."""
+        """Bytes of the pool in the order of `lower`'s allocations: K, V, rings of Q and dO, dS, row data, barriers."""
         end = 2 * self.kv_bytes + (self.q_stages + self.do_stages) * self.q_bytes
         end = round_up(end, 1024) + self.ds_buffers * self.ds_bytes
         end = round_up(end, 128) + (self.q_stages + self.do_stages) * self.row_bytes

@@ -1,4 +1,4 @@
-"""Backward attention for Hopper (sm_90a): FlashAttention's second pass (arXiv:2307.08691, arXiv:2407.08608) as knobs."""
+"""Backward attention for Hopper (sm_90a): FlashAttention's second pass (arXiv:2307.08691) as knobs."""
 
 import math
 
