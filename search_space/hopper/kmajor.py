@@ -105,9 +105,7 @@ class KTile:
             strides: list[object] = [["mul", "n", 2]]
         else:
             row_bytes = ["mul", "k", self.itemsize]
-            block, shared_by = (
-                (self.block_m, self.cluster_n) if operand == "a" else (self.block_n, self.cluster_m)
-            )
+            block, shared_by = (self.block_m, self.cluster_n) if operand == "a" else (self.block_n, self.cluster_m)
             dtype, swizzle = self.dtype, SLAB_BYTES
             dims, strides = ["k", rows if operand == "a" else "n"], [row_bytes]
             box = [SLAB_BYTES // self.itemsize, block // shared_by]

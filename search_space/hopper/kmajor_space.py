@@ -10,7 +10,6 @@ from search_space.hopper.limits import (
     CLUSTER_MAX,
     INDEX_MAX,
     SHARED_BLOCK_BYTES,
-    TMA_BOX,
     TMA_ROW_BYTES,
     ceildiv,
     resident_clusters,
@@ -28,11 +27,11 @@ _ACCUMULATORS = Constraint(
 )
 _SHARED = Constraint("shared_memory", "stages, staging and barriers must fit the 227 KiB a block can have")
 _CLUSTER = Constraint("cluster", "a portable cluster has at most 8 blocks, and needs as many neighbouring tiles")
-_SLICE = Constraint("multicast_slice", "each block of a cluster loads a slice of whole 8-row swizzle atoms")
-_BOX = Constraint("tma_box", "a TMA box has at most 256 rows")
 _STORE = Constraint("store_alignment", "bulk and 16-byte stores need rows of C of a multiple of 16 bytes")
 _STORE_GROUPS = Constraint("store_groups", "a bulk store writes whole tiles, and would overwrite the next group's rows")
-_SCALE_TILE = Constraint("scale_block", "a block's columns must share one scale of B: block_n divides 128, one slab of k")
+_SCALE_TILE = Constraint(
+    "scale_block", "a block's columns must share one scale of B: block_n divides 128, one slab of k"
+)
 _INDEX = Constraint("index", "plain stores index C with 32 bits")
 
 
@@ -54,11 +53,15 @@ def refuse_layout(w: GemmWorkload, itemsize: int) -> Refusal | None:
     return None
 
 
+# Multiples of 16: a staged store takes 16 columns, and half a tile is then whole 8-row swizzle atoms for a multicast.
+BLOCK_N = tuple(range(16, 257, 16))
+
+
 def tile_knobs(w: GemmWorkload) -> tuple[Knob, ...]:
     staged = ("rows",) if w.groups > 1 else ("rows", "tma")
     return (
         Knob("block_m", (64, 128, 192, 256), "rows of C a block computes at a time"),
-        Knob("block_n", tuple(range(16, 257, 16)), "columns of C a block computes at a time"),
+        Knob("block_n", BLOCK_N, "columns of C a block computes at a time"),
         Knob("slabs", (1, 2), "128-byte slabs of k in one pipeline stage"),
         Knob("stages", (2, 3, 4, 5, 6, 7, 8, 10, 12), "pipeline stages in shared memory"),
         Knob("consumers", (1, 2), "warpgroups that issue wgmma"),
@@ -116,10 +119,6 @@ def _cluster_violation(w: GemmWorkload, c: KTile) -> Constraint | None:
         return _CLUSTER
     if c.cluster_m > ceildiv(w.m, c.block_m) or c.cluster_n > ceildiv(w.n, c.block_n):
         return _CLUSTER
-    if c.block_m % (8 * c.cluster_n) or c.block_n % (8 * c.cluster_m):
-        return _SLICE
-    if c.block_m // c.cluster_n > TMA_BOX or c.block_n // c.cluster_m > TMA_BOX:
-        return _BOX
     return None
 
 

@@ -32,7 +32,7 @@ def promote(rows_of_64, width):
 
 def multiply(c: KTile):
     """A function (registers, descriptor of a, of b, begun) that issues every wgmma of one stage. Plain Python: unrolled
-    while the script is parsed. `begun` False: the first ones overwrite the registers."""
+    while the script is parsed. `begun`: a predicate; where it is false the first ones overwrite the registers."""
     width, float8 = c.block_n // 2, c.itemsize == 1
     p = "e4m3" if float8 else ptx.WGMMA_TYPE[c.dtype]
     mma = f"wgmma.mma_async.sync.aligned.m64n{c.block_n}k{32 // c.itemsize}.f32.{p}.{p}"
@@ -44,7 +44,7 @@ def multiply(c: KTile):
                 rows = [acc[mi * width + i] for i in range(width)]
                 oa = kk // 4 * (c.block_m * 8) + kk % 4 * 2 + mi * 512
                 ob = kk // 4 * (c.block_n * 8) + kk % 4 * 2
-                keep = (T.bool(False) if begun is False else T.ptx.pred(begun)) if kk == 0 else T.bool(True)
+                keep = T.bool(True) if kk else begun
                 T.evaluate(T.ptx[mma](*rows, da + T.uint64(oa), db + T.uint64(ob), keep, 1, 1, *layout))
 
     return stage
@@ -70,7 +70,10 @@ def kmajor_kernel(c: KTile, entry: str = "main"):
     add, add_src = promote(MI, BN // 2)
     CHUNKS, ODD = BN // EW, MI * (BN // EW) % EB != 0
     UNITS = EW // 8  # of 16 bytes in a row of a staged chunk
-    fields2, fields3 = [64] * 2 + [128] + [8] * 2 + [1] * 2 + [0, 3, 3, 0], [64] * 3 + [128] * 2 + [8] * 3 + [1] * 3 + [0, 3, 3, 0]
+    fields2, fields3 = (
+        [64] * 2 + [128] + [8] * 2 + [1] * 2 + [0, 3, 3, 0],
+        [64] * 3 + [128] * 2 + [8] * 3 + [1] * 3 + [0, 3, 3, 0],
+    )
 
     # fmt: off
     @T.prim_func
@@ -290,7 +293,7 @@ def kmajor_kernel(c: KTile, entry: str = "main"):
                     da = da0 + T.Cast("uint64", stage * (A_B // 16))
                     db = db0 + T.Cast("uint64", stage * (B_B // 16))
                     T.ptx.wgmma.fence.sync.aligned()
-                    mma_block(acc, da, db, kt > 0)
+                    mma_block(acc, da, db, T.ptx.pred(kt > 0))
                     T.ptx.wgmma.commit_group.sync.aligned()
                     T.ptx.wgmma.wait_group.sync.aligned(1)
                     if kt > 0:
@@ -318,7 +321,7 @@ def kmajor_kernel(c: KTile, entry: str = "main"):
                     da = da0 + T.Cast("uint64", stage * (A_B // 16))
                     db = db0 + T.Cast("uint64", stage * (B_B // 16))
                     T.ptx.wgmma.fence.sync.aligned()
-                    mma_block(part, da, db, False)
+                    mma_block(part, da, db, T.bool(False))
                     T.ptx.wgmma.commit_group.sync.aligned()
                     T.ptx.wgmma.wait_group.sync.aligned(0)
                     release(stage)
