@@ -27,15 +27,16 @@ BASELINE = {
 FILES = {"h200_gemm_small": ("gemv",), "h200_gemm_fp8": ("fp8_tensor", "fp8_block"), "h200_gemm_grouped": ("grouped",)}
 PROTOCOL = (
     "Every candidate is first checked twice on three inputs with the output poisoned by NaN: random and adversarial "
-    "(workers.inputs; against float64, workers.check; without the adversarial one where the operands exceed 8 GiB) and "
-    "cancelling sums (exact equality, groups of 0, 1, m - 1, m and m / 2 rows). Then a probe of one to three graph "
-    "replays; over 1.4 times the best it gets one. The best five of each sketch and launch kind and the peers take turns in "
-    "random order, first for 0.1 s that is not counted, then over 12 or more rounds; a round is one replay of a CUDA graph "
-    "of back-to-back launches over rotating input sets of four times L2 together (at most 64 sets; cache says warm where "
-    "that is less than twice L2), CUDA events round it. The winner is chosen on the first third of the rounds, latency_s and "
-    "ratios (median of paired ratios, 95 % bootstrap interval) come from the others; then it is checked again. Prebuilt "
-    "cubins: trials counts the candidates tried, wall_s what the shape's race took, compilation excluded. roof_fraction: "
-    "max(bytes once / 4.3 TB/s, flops / roof) over latency_s, roof 1500 TFLOP/s for float8, 790 for bfloat16."
+    "(workers.inputs; against float64, workers.check; without the adversarial one where the operands exceed 8 GiB) "
+    "and cancelling sums (exact equality, groups of 0, 1, m - 1, m and m / 2 rows). Then a probe of one to three "
+    "graph replays; over 1.4 times the best it gets one. The best five of each sketch and launch kind and the peers "
+    "take turns in random order, first for 0.1 s that is not counted, then over 12 or more rounds; a round is one "
+    "replay of a CUDA graph of back-to-back launches over rotating input sets of four times L2 together (at most 64 "
+    "sets; cache says warm where that is less than twice L2), CUDA events round it. The winner is chosen on the first "
+    "third of the rounds, latency_s and ratios (median of paired ratios, 95 % bootstrap interval) come from the "
+    "others; then it is checked again. Prebuilt cubins: trials counts the candidates tried, wall_s what the shape's "
+    "race took, compilation excluded. roof_fraction: max(bytes once / 4.3 TB/s, flops / roof) over latency_s, roof "
+    "1500 TFLOP/s for float8, 790 for bfloat16."
 )
 
 
@@ -80,7 +81,7 @@ def make_rows(log: Log, index: int, suite: str, w: GemmWorkload, chosen: Sequenc
     for entry in sorted(final["final"], key=lambda e: e["latency_s"]):
         roof = max(w.min_bytes() / ROOF_BYTES_PER_S, w.flops() / ROOF_FLOPS_PER_S[w.dtype_a])
         row: Row = {
-            "suite": suite, **{k: v for k, v in w.to_json().items() if k not in ("op", "dtype_a", "dtype_b", "dtype_out")},
+            "suite": suite, **{k: v for k, v in w.to_json().items() if k != "op" and not k.startswith("dtype")},
             "dtype": w.dtype_a, "latency_s": entry["latency_s"], "baselines": final["baselines"],
             "cache": "cold" if final["cold"] else "warm", "launch": entry["launch"],
             "roof_fraction": round(roof / entry["latency_s"], 4), "trials": len(log.tried[index]),

@@ -7,7 +7,7 @@ nothing has to be a multiple of anything.
 from tvm.script import tirx as T
 
 from search_space.hopper.gemv import Gemv
-from search_space.lowering import hopper_ptx as ptx
+from search_space.lowering import hopper_ptx  # noqa: F401  sets how TVM treats CUDA source
 from search_space.lowering.activation import activate
 
 _UNPACK = {

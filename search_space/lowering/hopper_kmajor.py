@@ -12,42 +12,8 @@ from search_space.hopper.kmajor import SLAB_BYTES, KTile
 from search_space.hopper.tiles import CONSUMER_REGISTERS, PRODUCER_REGISTERS
 from search_space.lowering import hopper_ptx as ptx
 from search_space.lowering.activation import activate
+from search_space.lowering.hopper_kmajor_parts import multiply, promote
 from search_space.lowering.hopper_operands import swizzle_xor
-
-
-def promote(rows_of_64, width):
-    """(name, source): sums += products * scale of their row, over one thread's fragments; `scale` has two a 64 rows."""
-    name = f"tw_promote_{rows_of_64}_{width}"
-    return name, (
-        f"__device__ __forceinline__ void {name}(float* sums, const float* products, const float* scale) {{\n"
-        "#pragma unroll\n"
-        f"  for (int r = 0; r < {rows_of_64}; ++r)\n"
-        "#pragma unroll\n"
-        f"    for (int i = 0; i < {width}; ++i)\n"
-        f"      sums[r * {width} + i] = fmaf(products[r * {width} + i], scale[2 * r + (i >> 1 & 1)],"
-        f" sums[r * {width} + i]);\n"
-        "}\n"
-    )
-
-
-def multiply(c: KTile):
-    """A function (registers, descriptor of a, of b, begun) that issues every wgmma of one stage. Plain Python: unrolled
-    while the script is parsed. `begun`: a predicate; where it is false the first ones overwrite the registers."""
-    width, float8 = c.block_n // 2, c.itemsize == 1
-    p = "e4m3" if float8 else ptx.WGMMA_TYPE[c.dtype]
-    mma = f"wgmma.mma_async.sync.aligned.m64n{c.block_n}k{32 // c.itemsize}.f32.{p}.{p}"
-    layout = () if float8 else (0, 0)
-
-    def stage(acc, da, db, begun):
-        for kk in range(c.slabs * 4):
-            for mi in range(c.rows_of_64):
-                rows = [acc[mi * width + i] for i in range(width)]
-                oa = kk // 4 * (c.block_m * 8) + kk % 4 * 2 + mi * 512
-                ob = kk // 4 * (c.block_n * 8) + kk % 4 * 2
-                keep = T.bool(True) if kk else begun
-                T.evaluate(T.ptx[mma](*rows, da + T.uint64(oa), db + T.uint64(ob), keep, 1, 1, *layout))
-
-    return stage
 
 
 def kmajor_kernel(c: KTile, entry: str = "main"):
@@ -228,9 +194,9 @@ def kmajor_kernel(c: KTile, entry: str = "main"):
             w = T.alloc_local((4,), "uint32")
             da0: T.uint64
             db0: T.uint64
-            da: T.uint64
-            db: T.uint64
-            prev: T.int32
+            da: T.uint64 = T.uint64(0)
+            db: T.uint64 = T.uint64(0)
+            prev: T.int32 = 0
             row0: T.int32
             # In a cluster a shared address carries the block's rank above bit 24; the descriptor has room for 18 bits.
             wg_rows = T.meta_var(0 if PP else wg * (MI * 512))

@@ -180,9 +180,9 @@ def skinny8_kernel(c: Skinny8, entry: str = "main"):
             acc = T.alloc_local((NACC,), "float32")
             da0: T.uint64
             db0: T.uint64
-            da: T.uint64
-            db: T.uint64
-            prev: T.int32
+            da: T.uint64 = T.uint64(0)
+            db: T.uint64 = T.uint64(0)
+            prev: T.int32 = 0
             rbuf: T.int32 = 0
             rphase: T.int32 = 0
             n0: T.int32

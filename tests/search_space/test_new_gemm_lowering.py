@@ -46,7 +46,8 @@ EDGES: tuple[Edge, ...] = (
     ("cuda_gemm_fp8_skinny", FLOAT8 | {"m": 8, "b_constant": True}, _SKINNY,
      {"pad_m": 8, "blocks_per_sm": 2, "split": 1, "dependent": True}),
     ("cuda_gemm_grouped", EXPERTS, _TILE, {"block_n": 256, "store": "rows", "cluster_m": 2}),
-    ("cuda_gemm_grouped", EXPERTS | {"grouping": "masked", "dtype": "fp16"}, _TILE, {"store": "rows", "schedule": "pingpong"}),
+    ("cuda_gemm_grouped", EXPERTS | {"grouping": "masked", "dtype": "fp16"}, _TILE,
+     {"store": "rows", "schedule": "pingpong"}),
     ("cuda_gemm_grouped", EXPERTS | {"n": 331, "m": 16}, _TILE, {"store": "direct", "block_m": 64, "consumers": 1}),
 )  # fmt: skip
 QUICK = (0, 10)

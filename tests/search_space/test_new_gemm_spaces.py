@@ -140,7 +140,7 @@ _GEMV = {"warps": 8, "split": 4, "rows": 2, "unroll": 4, "dependent": False}
         (fp8_skinny, FLOAT8 | {"m": 16, "k": 256}, _SKINNY, {}, "split"),
         (fp8_skinny, FLOAT8 | {"m": 16, "n": 65536}, _SKINNY, {"red_buffers": 1}, "red_buffers"),
         (fp8_skinny, FLOAT8 | {"m": 16}, _SKINNY, {"dependent": True}, "dependent"),
-        (fp8_skinny, FLOAT8 | {"m": 128}, _SKINNY, {"pad_m": 128, "rows": 256, "stages": 2, "slabs": 1}, "accumulators"),
+        (fp8_skinny, FLOAT8 | {"m": 128}, _SKINNY, {"pad_m": 128, "rows": 256, "stages": 2}, "accumulators"),
         (gemv, DECODE, _GEMV, {}, None),
         (gemv, DECODE, _GEMV, {"split": 16}, "split"),
         (gemv, DECODE, _GEMV, {"rows": 8, "unroll": 8}, "registers"),
