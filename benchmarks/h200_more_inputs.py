@@ -10,6 +10,7 @@ from search_space.gemm import SCALE_BLOCK, GemmWorkload
 from workers.cuda_bench import Call, apply_epilogue
 from workers.inputs import make_inputs, poison, torch_dtype
 from workers.reference import group_rows
+from workers.vendor_gemm_cuda import special_kernels
 
 _MOST_SETS = 64
 _LARGE_BYTES = 1 << 33
@@ -84,16 +85,14 @@ def _only_group_rows(w: GemmWorkload, inputs: Tensors, exact: Any) -> Any:
 
 
 def peers(w: GemmWorkload, sets: list[Tensors]) -> dict[str, list[Call]]:
-    """name -> one call a set. What torch runs for this workload, without the epilogue."""
-    found: dict[str, Callable[[Tensors], Call]] = {}
-    if w.groups > 1:
-        found["torch_grouped_mm"] = _grouped
-    elif w.scales != "none":
-        found["torch_scaled_mm"] = lambda t: _scaled(w, t, fast=True)
-        if w.scales == "tensor":
-            found["torch_scaled_mm_slow"] = lambda t: _scaled(w, t, fast=False)
+    """name -> one call a set: what torch runs for this workload; beside float8 also the product in bfloat16."""
+    special = special_kernels(w)
+    found: dict[str, Callable[[Tensors], Call]] = {
+        name: lambda t, bind=bind: bind([t[o.name] for o in w.inputs()], [t["c"]]) for name, bind in special.items()
+    }
+    if w.dtype_a == "float8_e4m3":
         found["cublas_bf16"] = _bfloat16(w, sets)
-    else:
+    elif not special:
         found["cublas"] = lambda t: _matmul(w, t)
     return {name: [make(t) for t in sets] for name, make in found.items()}
 
@@ -107,26 +106,4 @@ def _matmul(w: GemmWorkload, t: Tensors) -> Call:
 def _bfloat16(w: GemmWorkload, sets: list[Tensors]) -> Callable[[Tensors], Call]:
     """The same product in bfloat16, twice the bytes: what a user without float8 runs."""
     wide = {id(t): {name: t[name].to(torch.bfloat16) for name in ("a", "b")} for t in sets}
-
-    def make(t: Tensors) -> Call:
-        a, b = wide[id(t)]["a"], wide[id(t)]["b"].t()
-        return lambda: torch.matmul(a, b, out=t["c"])
-
-    return make
-
-
-def _scaled(w: GemmWorkload, t: Tensors, fast: bool) -> Call:
-    a, b = t["a"], t["b"].t()
-    if w.scales == "tensor":
-        scale_a, scale_b = t["a_scale"][0], t["b_scale"][0]
-    else:
-        scale_a, scale_b = t["a_scale"].t(), t["b_scale"].t()
-    out_dtype = torch_dtype(w.dtype_out)
-    return lambda: torch._scaled_mm(
-        a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype, use_fast_accum=fast, out=t["c"]
-    )
-
-
-def _grouped(t: Tensors) -> Call:
-    a, b, ends = t["a"], t["b"].transpose(-1, -2), t["offsets"]
-    return lambda: torch._grouped_mm(a, b, offs=ends, out_dtype=torch.bfloat16)  # type: ignore[return-value]
+    return lambda t: _matmul(w, {**wide[id(t)], "c": t["c"]})

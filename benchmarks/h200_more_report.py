@@ -118,7 +118,7 @@ def mean(rows: Sequence[Row]) -> float | None:
 
 
 def show(row: Row) -> str:
-    shape = f"{row['groups']}x" * ("groups" in row) + f"{row['m']}x{row['n']}x{row['k']}"
+    shape = (f"{row['groups']}x" if "groups" in row else "") + f"{row['m']}x{row['n']}x{row['k']}"
     peers = " ".join(f"{name} {x[0]:.3f} [{x[1]:.3f},{x[2]:.3f}]" for name, x in row["ratios"].items())
     knobs = ",".join(str(v) for v in row["knobs"].values())
     layout = "nt" if row.get("trans_b") else "nn"

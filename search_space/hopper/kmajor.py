@@ -63,8 +63,8 @@ class KTile:
 
     @property
     def accumulators(self) -> int:
-        """float32 registers of one thread: the sums and, with `promote`, the products of one stage beside them."""
-        return self.rows_of_64 * self.block_n // 2 * (2 if self.promote else 1)
+        """float32 registers of one thread: the sums and, with `promote`, the products of 64 rows and one stage."""
+        return (self.rows_of_64 + self.promote) * self.block_n // 2
 
     @property
     def a_bytes(self) -> int:

@@ -29,11 +29,11 @@ def kmajor_kernel(c: KTile, entry: str = "main"):
     pack = f"cvt.rn.{ptx.WGMMA_TYPE[dt]}x2.f32"
     LOAD_A, LOAD_B, STORE = ptx.tma_load(2, CN > 1), ptx.tma_load(3 if GROUPED else 2, CM > 1), ptx.tma_store(2)
     TMA_STORE, STAGED, BIAS, EPI = c.store == "tma", c.store != "direct", c.epilogue != "none", c.epilogue
-    mma_block = multiply(c)
+    mma_block = multiply(c, 1 if c.promote else MI)
     HI = ptx.descriptor_high(1, 64)
     AMASK, BMASK = sum(1 << (CM * j) for j in range(CN)), (1 << CM) - 1
-    fence, fence_src = ptx.fence_accumulators(NACC)
-    add, add_src = promote(MI, BN // 2)
+    fence, fence_src = ptx.fence_accumulators(BN // 2 if c.promote else NACC)
+    add, add_src = promote(BN // 2)
     CHUNKS, ODD = BN // EW, MI * (BN // EW) % EB != 0
     UNITS = EW // 8  # of 16 bytes in a row of a staged chunk
     fields2, fields3 = (
@@ -216,7 +216,7 @@ def kmajor_kernel(c: KTile, entry: str = "main"):
             if TENSOR:
                 scale[0] = a_scale[0] * b_scale[0]
             if PROMOTE:
-                part = T.alloc_local((NACC,), "float32")
+                part = T.alloc_local((BN // 2,), "float32")
                 row_scale = T.alloc_local((2 * MI,), "float32")
                 next_scale = T.alloc_local((2 * MI + 1,), "float32")
 
@@ -286,13 +286,16 @@ def kmajor_kernel(c: KTile, entry: str = "main"):
                     T.cuda.mbarrier_wait(full.ptr_to([stage]), phase)
                     da = da0 + T.Cast("uint64", stage * (A_B // 16))
                     db = db0 + T.Cast("uint64", stage * (B_B // 16))
-                    T.ptx.wgmma.fence.sync.aligned()
-                    mma_block(part, da, db, T.bool(False))
-                    T.ptx.wgmma.commit_group.sync.aligned()
-                    T.ptx.wgmma.wait_group.sync.aligned(0)
-                    release(stage)
-                    T.cuda.func_call(fence, part.data, source_code=fence_src, return_type="void")
-                    T.cuda.func_call(add, acc.data, part.data, row_scale.data, source_code=add_src, return_type="void")
+                    for mi in T.unroll(MI):
+                        T.ptx.wgmma.fence.sync.aligned()
+                        mma_block(part, da + T.Cast("uint64", mi * 512), db, T.bool(False))
+                        T.ptx.wgmma.commit_group.sync.aligned()
+                        T.ptx.wgmma.wait_group.sync.aligned(0)
+                        if mi == MI - 1:
+                            release(stage)
+                        T.cuda.func_call(fence, part.data, source_code=fence_src, return_type="void")
+                        T.cuda.func_call(add, T.address_of(acc[mi * (BN // 2)]), part.data, T.address_of(row_scale[2 * mi]),
+                                         source_code=add_src, return_type="void")
                     advance()
 
             @T.inline

@@ -32,7 +32,7 @@ _SKINNY: Knobs = {
 Edge = tuple[str, dict[str, object], Knobs, Knobs]
 # (sketch, workload, the plain choice, knobs that differ): the widest, narrowest and most crowded points.
 EDGES: tuple[Edge, ...] = (
-    ("cuda_gemm_gemv", DECODE, _ROWS, {"rows": 8, "unroll": 4, "warps": 4, "split": 1, "dependent": True}),
+    ("cuda_gemm_gemv", DECODE, _ROWS, {"rows": 8, "unroll": 2, "warps": 4, "split": 1, "dependent": True}),
     ("cuda_gemm_gemv", DECODE | {"m": 1, "k": 4097, "batch": 2, "epilogue": "bias+gelu"}, _ROWS, {"unroll": 8}),
     ("cuda_gemm_gemv", DECODE | {"trans_b": False, "dtype": "fp16"}, _COLUMNS, {"warps": 32, "unroll": 2}),
     ("cuda_gemm_gemv", DECODE | {"trans_b": False, "n": 4095}, _COLUMNS, {"lanes": 32}),

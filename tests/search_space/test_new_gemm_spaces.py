@@ -126,6 +126,7 @@ _GEMV = {"warps": 8, "split": 4, "rows": 2, "unroll": 4, "dependent": False}
         (fp8, FLOAT8, _TILE, {"block_m": 64}, "rows"),
         (fp8, FLOAT8, _TILE, {"promote": True}, "accumulators"),
         (fp8, FLOAT8, _TILE, {"promote": True, "block_n": 192}, None),
+        (fp8, FLOAT8 | {"scales": "block"}, _TILE, {"block_m": 256, "block_n": 128}, None),
         (fp8, FLOAT8, _TILE, {"schedule": "pingpong", "block_n": 128, "persistent": False}, "pingpong"),
         (fp8, FLOAT8 | {"scales": "block"}, _TILE, {"block_n": 192}, "scale_block"),
         (fp8, FLOAT8 | {"scales": "block"}, _TILE, {"block_n": 128, "slabs": 2, "stages": 2}, "scale_block"),
