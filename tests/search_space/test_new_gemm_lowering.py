@@ -34,7 +34,7 @@ Edge = tuple[str, dict[str, object], Knobs, Knobs]
 EDGES: tuple[Edge, ...] = (
     ("cuda_gemm_gemv", DECODE, _ROWS, {"rows": 8, "unroll": 2, "warps": 4, "split": 1, "dependent": True}),
     ("cuda_gemm_gemv", DECODE | {"m": 1, "k": 4097, "batch": 2, "epilogue": "bias+gelu"}, _ROWS, {"unroll": 8}),
-    ("cuda_gemm_gemv", DECODE | {"trans_b": False, "dtype": "fp16"}, _COLUMNS, {"warps": 32, "unroll": 2}),
+    ("cuda_gemm_gemv", DECODE | {"trans_b": False, "dtype": "fp16"}, _COLUMNS, {"warps": 16, "unroll": 2}),
     ("cuda_gemm_gemv", DECODE | {"trans_b": False, "n": 4095}, _COLUMNS, {"lanes": 32}),
     ("cuda_gemm_fp8", FLOAT8, _TILE, {"block_n": 256, "cluster_m": 2}),
     ("cuda_gemm_fp8", FLOAT8 | {"scales": "block"}, _TILE, {"cluster_n": 2}),
