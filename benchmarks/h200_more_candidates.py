@@ -152,6 +152,8 @@ _FLOAT8_LARGE = (
     (64, 128, 2, "pingpong", 2, 1, 1), (128, 128, 2, "cooperative", 1, 2, 1), (128, 128, 2, "pingpong", 1, 1, 1),
     (128, 224, 2, "cooperative", 2, 1, 1), (64, 128, 2, "pingpong", 1, 1, 1), (128, 128, 2, "cooperative", 2, 1, 2),
     (128, 64, 2, "cooperative", 1, 1, 1), (128, 112, 2, "cooperative", 1, 1, 1), (64, 64, 1, "cooperative", 1, 1, 2),
+    (128, 176, 2, "cooperative", 2, 1, 1), (64, 112, 1, "cooperative", 1, 1, 2), (64, 128, 1, "cooperative", 1, 1, 2),
+    (128, 96, 2, "cooperative", 1, 1, 1), (128, 208, 2, "cooperative", 2, 1, 1), (64, 128, 1, "cooperative", 2, 1, 1),
 )  # fmt: skip
 _FLOAT8_SMALL = (
     (64, 64, 1, "cooperative", 1, 1, 1), (64, 32, 1, "cooperative", 1, 1, 2), (64, 128, 1, "cooperative", 1, 1, 1),
@@ -167,9 +169,11 @@ def _float8(w: GemmWorkload) -> Iterator[tuple[str, Knobs]]:
                 yield sketch.name, {**knobs, "dependent": dependent}
     for promote in (True,) if w.scales == "block" else (False, True):
         for bm, bn, consumers, schedule, cm, cn, slabs in _FLOAT8_LARGE if w.m >= 64 else _FLOAT8_SMALL:
-            for group in (8, 16) if w.m > 512 else (8,):
-                change = {"cluster_m": cm, "cluster_n": cn, "schedule": schedule, "group": group, "slabs": slabs}
-                yield "cuda_gemm_fp8", kmajor_space.plain_knobs(w, bm, bn, consumers, **change, promote=promote)
+            for overlap in (True, False) if promote else (False,):
+                change = {"cluster_m": cm, "cluster_n": cn, "schedule": schedule, "slabs": slabs, "overlap": overlap}
+                plain = kmajor_space.plain_knobs(w, bm, bn, consumers, **change, promote=promote)
+                for group in (8, 16) if w.m > 512 else (8,):
+                    yield "cuda_gemm_fp8", {**plain, "group": group}
 
 
 # block_m, block_n, slabs, consumers, schedule, cluster_m, cluster_n

@@ -16,7 +16,8 @@ class KTile:
 
     `slabs`: 128-byte slabs of k in one pipeline stage. `promote`: every stage's products are added to float32 registers
     by ordinary additions, as block scales need and as wgmma's own float8 accumulator (14 bits of each addition's
-    mantissa survive: DeepSeek-V3, section 3.5.2) cannot do. `store`: "tma", "rows" (16-byte stores, any number of
+    mantissa survive: DeepSeek-V3, section 3.5.2) cannot do. `overlap`: these additions run under the next stage's
+    products, which go to a second set of registers. `store`: "tma", "rows" (16-byte stores, any number of
     rows) or "direct" (fragments, any n). `grouping`: which rows belong to which B, read on the device.
     """
 
@@ -33,6 +34,7 @@ class KTile:
     dtype_out: str
     scales: str = "none"
     promote: bool = False
+    overlap: bool = False
     grouping: str = "none"
     epilogue: str = "none"
 
@@ -63,8 +65,9 @@ class KTile:
 
     @property
     def accumulators(self) -> int:
-        """float32 registers of one thread: the sums and, with `promote`, the products of 64 rows and one stage."""
-        return (self.rows_of_64 + self.promote) * self.block_n // 2
+        """float32 registers of one thread: the sums and, with `promote`, the products of 64 rows and one stage, twice
+        with `overlap`."""
+        return (self.rows_of_64 + self.promote + self.overlap) * self.block_n // 2
 
     @property
     def a_bytes(self) -> int:

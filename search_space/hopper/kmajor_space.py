@@ -29,6 +29,7 @@ _SHARED = Constraint("shared_memory", "stages, staging and barriers must fit the
 _CLUSTER = Constraint("cluster", "a portable cluster has at most 8 blocks, and needs as many neighbouring tiles")
 _STORE = Constraint("store_alignment", "bulk and 16-byte stores need rows of C of a multiple of 16 bytes")
 _STORE_GROUPS = Constraint("store_groups", "a bulk store writes whole tiles, and would overwrite the next group's rows")
+_OVERLAP = Constraint("overlap", "only what is promoted, and one block of 64 rows a consumer, has two sets of products")
 _SCALE_TILE = Constraint(
     "scale_block", "a block's columns must share one scale of B: block_n divides 128, one slab of k"
 )
@@ -91,6 +92,7 @@ def ktile_of(workload: Workload, knobs: Knobs) -> KTile:
         dtype_out=w.dtype_out,
         scales=w.scales,
         promote=w.scales == "block" or bool(knobs.get("promote", False)),
+        overlap=bool(knobs.get("overlap", False)),
         grouping=w.grouping,
         epilogue=w.epilogue,
     )
@@ -103,6 +105,8 @@ def violation(workload: Workload, target: Target, knobs: Knobs) -> Constraint | 
         return _ROWS
     if c.pingpong and (c.consumers != 2 or not knobs["persistent"]):
         return _PINGPONG
+    if c.overlap and (not c.promote or c.rows_of_64 > 1):
+        return _OVERLAP
     if c.accumulators > ACCUMULATORS[c.consumers]:
         return _ACCUMULATORS
     if c.scales == "block" and (SCALE_BLOCK % c.block_n or c.slabs != 1):

@@ -43,8 +43,8 @@ class Skinny8:
 
     @property
     def accumulators(self) -> int:
-        """float32 registers of one thread: the sums and, with block scales, one slab's products beside them."""
-        return self.sums * (2 if self.scales == "block" else 1)
+        """float32 registers of one thread: the sums and, with block scales, two slabs' products beside them."""
+        return self.sums * (3 if self.scales == "block" else 1)
 
     @property
     def vector(self) -> int:

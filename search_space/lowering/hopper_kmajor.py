@@ -23,7 +23,7 @@ def kmajor_kernel(c: KTile, entry: str = "main"):
     A_B, B_B, A_ROWS, B_ROWS, WIDE = c.a_bytes, c.b_bytes, BM // CN, BN // CM, SLAB_BYTES // c.itemsize
     NACC, EW, EB = MI * BN // 2, c.store_width, c.store_buffers
     PP, GROUPED, CONTIGUOUS = c.pingpong, c.grouped, c.grouping == "contiguous"
-    PROMOTE, TENSOR, BLOCK = c.promote, c.scales == "tensor", c.scales == "block"
+    PROMOTE, OVERLAP, TENSOR, BLOCK = c.promote, c.overlap, c.scales == "tensor", c.scales == "block"
     OWN, PREG, CREG = 1 if PP else NC, PRODUCER_REGISTERS[NC], CONSUMER_REGISTERS[NC]
     dt = c.dtype_out
     pack = f"cvt.rn.{ptx.WGMMA_TYPE[dt]}x2.f32"
@@ -217,6 +217,8 @@ def kmajor_kernel(c: KTile, entry: str = "main"):
                 scale[0] = a_scale[0] * b_scale[0]
             if PROMOTE:
                 part = T.alloc_local((BN // 2,), "float32")
+                if OVERLAP:
+                    part2 = T.alloc_local((BN // 2,), "float32")
                 row_scale = T.alloc_local((2 * MI,), "float32")
                 next_scale = T.alloc_local((2 * MI + 1,), "float32")
 
@@ -271,32 +273,83 @@ def kmajor_kernel(c: KTile, entry: str = "main"):
                 T.cuda.func_call(fence, acc.data, source_code=fence_src, return_type="void")
 
             @T.inline
-            def promoted_loop():
+            def begin_sums():
                 for i in T.unroll(NACC):
                     acc[i] = T.float32(0)
                 for h in T.unroll(2 * MI):
                     row_scale[h] = T.float32(1)
                 if BLOCK:
                     read_scales(0)
+
+            @T.inline
+            def take_scales(kt):
+                if BLOCK:
+                    for h in T.unroll(2 * MI):
+                        row_scale[h] = next_scale[h] * next_scale[2 * MI]
+                    read_scales(kt + 1)
+
+            @T.inline
+            def issue(products, mi):
+                da = da0 + T.Cast("uint64", stage * (A_B // 16) + mi * 512)
+                db = db0 + T.Cast("uint64", stage * (B_B // 16))
+                T.ptx.wgmma.fence.sync.aligned()
+                mma_block(products, da, db, T.bool(False))
+                T.ptx.wgmma.commit_group.sync.aligned()
+
+            @T.inline
+            def add_products(products, mi):
+                T.cuda.func_call(fence, products.data, source_code=fence_src, return_type="void")
+                T.cuda.func_call(add, T.address_of(acc[mi * (BN // 2)]), products.data, T.address_of(row_scale[2 * mi]),
+                                 source_code=add_src, return_type="void")
+
+            @T.inline
+            def promoted_loop():
+                begin_sums()
                 for kt in T.serial(kt_all):
-                    if BLOCK:
-                        for h in T.unroll(2 * MI):
-                            row_scale[h] = next_scale[h] * next_scale[2 * MI]
-                        read_scales(kt + 1)
+                    take_scales(kt)
                     T.cuda.mbarrier_wait(full.ptr_to([stage]), phase)
-                    da = da0 + T.Cast("uint64", stage * (A_B // 16))
-                    db = db0 + T.Cast("uint64", stage * (B_B // 16))
                     for mi in T.unroll(MI):
-                        T.ptx.wgmma.fence.sync.aligned()
-                        mma_block(part, da + T.Cast("uint64", mi * 512), db, T.bool(False))
-                        T.ptx.wgmma.commit_group.sync.aligned()
+                        issue(part, mi)
                         T.ptx.wgmma.wait_group.sync.aligned(0)
                         if mi == MI - 1:
                             release(stage)
-                        T.cuda.func_call(fence, part.data, source_code=fence_src, return_type="void")
-                        T.cuda.func_call(add, T.address_of(acc[mi * (BN // 2)]), part.data, T.address_of(row_scale[2 * mi]),
-                                         source_code=add_src, return_type="void")
+                        add_products(part, mi)
                     advance()
+
+            @T.inline
+            def next_products(kt, done, begun):
+                # Stage kt's products are in `done` once those of stage kt + 1, in `begun`, are under way.
+                take_scales(kt)
+                T.cuda.mbarrier_wait(full.ptr_to([stage]), phase)
+                issue(begun, 0)
+                T.ptx.wgmma.wait_group.sync.aligned(1)
+                release(prev)
+                prev = stage
+                advance()
+                add_products(done, 0)
+
+            @T.inline
+            def last_products(done):
+                take_scales(kt_all - 1)
+                T.ptx.wgmma.wait_group.sync.aligned(0)
+                release(prev)
+                add_products(done, 0)
+
+            @T.inline
+            def overlapped_loop():
+                begin_sums()
+                T.cuda.mbarrier_wait(full.ptr_to([stage]), phase)
+                issue(part, 0)
+                prev = stage
+                advance()
+                for pair in T.serial((kt_all - 1) // 2):
+                    next_products(2 * pair, part, part2)
+                    next_products(2 * pair + 1, part2, part)
+                if kt_all % 2 == 0:
+                    next_products(kt_all - 2, part, part2)
+                    last_products(part2)
+                else:
+                    last_products(part)
 
             @T.inline
             def store_tile():
@@ -372,7 +425,9 @@ def kmajor_kernel(c: KTile, entry: str = "main"):
                 row0 = tm + warp * 16 if PP else tm + wg * (MI * 64) + warp * 16
                 if PP:
                     T.ptx.bar.sync(T.Cast("uint32", wg + 2), T.uint32(256))
-                if PROMOTE:
+                if OVERLAP:
+                    overlapped_loop()
+                elif PROMOTE:
                     promoted_loop()
                 else:
                     main_loop()

@@ -200,6 +200,7 @@ def skinny8_kernel(c: Skinny8, entry: str = "main"):
                 scale[0] = a_scale[0] * b_scale[0]
             if BLOCK:
                 part = T.alloc_local((NACC,), "float32")
+                part2 = T.alloc_local((NACC,), "float32")
                 scale_a = T.alloc_local((MP // 4,), "float32")
                 scale_b = T.alloc_local((MI,), "float32")
                 next_a = T.alloc_local((MP // 4,), "float32")
@@ -218,6 +219,52 @@ def skinny8_kernel(c: Skinny8, entry: str = "main"):
                     next_a[i] = a_scale[kb * m + T.min(i // 2 * 8 + lane % 4 * 2 + i % 2, m - 1)]
                 for mi in T.unroll(MI):
                     next_b[mi] = b_scale[T.min(n0 + wg * (64 * MI) + mi * 64, n - 1) // SCALE_BLOCK * blocks + kb]
+
+            @T.inline
+            def advance():
+                stage = stage + 1
+                if stage == S:
+                    stage = 0
+                    phase = phase ^ 1
+
+            @T.inline
+            def begin_slab(products, slab):
+                point_to(slab)
+                T.ptx.wgmma.fence.sync.aligned()
+                mma_block(products, da, db, 1, T.bool(False))
+                T.ptx.wgmma.commit_group.sync.aligned()
+
+            @T.inline
+            def take_scales(slab):
+                for j in T.unroll(MP // 4):
+                    scale_a[j] = next_a[j]
+                for mi in T.unroll(MI):
+                    scale_b[mi] = next_b[mi]
+                read_scales(slab + 1)
+
+            @T.inline
+            def add_slab(products):
+                T.cuda.func_call(fence, products.data, source_code=fence_src, return_type="void")
+                T.cuda.func_call(add, acc.data, products.data, scale_b.data, scale_a.data, source_code=add_src,
+                                 return_type="void")
+
+            @T.inline
+            def add_stage(i):
+                # Slabs take turns in two sets of registers: each is added up under the products of the next.
+                begin_slab(part, 0)
+                for pair in T.unroll(SLABS // 2):
+                    take_scales((begin + i) * SLABS + 2 * pair)
+                    begin_slab(part2, 2 * pair + 1)
+                    T.ptx.wgmma.wait_group.sync.aligned(1)
+                    add_slab(part)
+                    take_scales((begin + i) * SLABS + 2 * pair + 1)
+                    if pair < SLABS // 2 - 1:
+                        begin_slab(part, 2 * pair + 2)
+                        T.ptx.wgmma.wait_group.sync.aligned(1)
+                    else:
+                        T.ptx.wgmma.wait_group.sync.aligned(0)
+                        release(stage)
+                    add_slab(part2)
 
             w = T.alloc_local((2,), "uint32")
             bval = T.alloc_local((1,), "float32")
@@ -248,25 +295,13 @@ def skinny8_kernel(c: Skinny8, entry: str = "main"):
                     for i in T.unroll(NACC):
                         acc[i] = T.float32(0)
                     read_scales(begin * SLABS)
-                for i in T.serial(cnt):
-                    T.cuda.mbarrier_wait(full.ptr_to([stage]), phase)
-                    if BLOCK:
-                        for slab in T.unroll(SLABS):
-                            for j in T.unroll(MP // 4):
-                                scale_a[j] = next_a[j]
-                            for mi in T.unroll(MI):
-                                scale_b[mi] = next_b[mi]
-                            read_scales((begin + i) * SLABS + slab + 1)
-                            point_to(slab)
-                            T.ptx.wgmma.fence.sync.aligned()
-                            mma_block(part, da, db, 1, T.bool(False))
-                            T.ptx.wgmma.commit_group.sync.aligned()
-                            T.ptx.wgmma.wait_group.sync.aligned(0)
-                            T.cuda.func_call(fence, part.data, source_code=fence_src, return_type="void")
-                            T.cuda.func_call(add, acc.data, part.data, scale_b.data, scale_a.data, source_code=add_src,
-                                             return_type="void")
-                        release(stage)
-                    else:
+                    for i in T.serial(cnt):
+                        T.cuda.mbarrier_wait(full.ptr_to([stage]), phase)
+                        add_stage(i)
+                        advance()
+                else:
+                    for i in T.serial(cnt):
+                        T.cuda.mbarrier_wait(full.ptr_to([stage]), phase)
                         point_to(0)
                         T.ptx.wgmma.fence.sync.aligned()
                         mma_block(acc, da, db, SLABS, T.ptx.pred(i > 0))
@@ -275,11 +310,7 @@ def skinny8_kernel(c: Skinny8, entry: str = "main"):
                         if i > 0:
                             release(prev)
                         prev = stage
-                    stage = stage + 1
-                    if stage == S:
-                        stage = 0
-                        phase = phase ^ 1
-                if not BLOCK:
+                        advance()
                     T.ptx.wgmma.wait_group.sync.aligned(0)
                     release(prev)
                     T.cuda.func_call(fence, acc.data, source_code=fence_src, return_type="void")

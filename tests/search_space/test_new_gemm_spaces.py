@@ -109,7 +109,7 @@ def test_a_cpu_says_what_it_can_do_instead(data: dict[str, object], field: str) 
 
 _TILE = {
     "block_m": 128, "block_n": 256, "slabs": 1, "stages": 4, "consumers": 2, "schedule": "cooperative", "cluster_m": 1,
-    "cluster_n": 1, "store": "tma", "group": 8, "by_n": False, "persistent": True, "promote": False,
+    "cluster_n": 1, "store": "tma", "group": 8, "by_n": False, "persistent": True, "promote": False, "overlap": False,
 }  # fmt: skip
 _SKINNY = {
     "pad_m": 16, "rows": 64, "slabs": 2, "stages": 8, "consumers": 1, "split": 2, "blocks_per_sm": 1, "red_buffers": 2,
@@ -132,6 +132,9 @@ _GEMV = {"warps": 8, "split": 4, "rows": 2, "unroll": 4, "dependent": False}
         (fp8, FLOAT8 | {"scales": "block"}, _TILE, {"block_n": 128, "slabs": 2, "stages": 2}, "scale_block"),
         (fp8, FLOAT8 | {"n": 4095}, _TILE, {}, "store_alignment"),
         (fp8, FLOAT8 | {"m": 100}, _TILE, {"cluster_m": 2}, "cluster"),
+        (fp8, FLOAT8, _TILE, {"overlap": True}, "overlap"),
+        (fp8, FLOAT8 | {"scales": "block"}, _TILE, {"block_m": 256, "block_n": 64, "overlap": True}, "overlap"),
+        (fp8, FLOAT8 | {"scales": "block"}, _TILE, {"block_n": 128, "overlap": True}, None),
         (grouped, EXPERTS, _TILE, {}, "store_groups"),
         (grouped, EXPERTS, _TILE, {"store": "rows"}, None),
         (fp8_skinny, FLOAT8 | {"m": 16}, _SKINNY, {}, None),
@@ -142,6 +145,7 @@ _GEMV = {"warps": 8, "split": 4, "rows": 2, "unroll": 4, "dependent": False}
         (fp8_skinny, FLOAT8 | {"m": 16, "n": 65536}, _SKINNY, {"red_buffers": 1}, "red_buffers"),
         (fp8_skinny, FLOAT8 | {"m": 16}, _SKINNY, {"dependent": True}, "dependent"),
         (fp8_skinny, FLOAT8 | {"m": 128}, _SKINNY, {"pad_m": 128, "rows": 256, "stages": 2}, "accumulators"),
+        (fp8_skinny, FLOAT8 | {"m": 16, "scales": "block"}, _SKINNY, {"slabs": 1}, "slabs"),
         (gemv, DECODE, _GEMV, {}, None),
         (gemv, DECODE, _GEMV, {"split": 16}, "split"),
         (gemv, DECODE, _GEMV, {"rows": 8, "unroll": 8}, "registers"),

@@ -47,7 +47,8 @@ class CudaGemmFp8(Sketch):
         # Block scales are applied by promotion, so that there is no choice then.
         choice = (True,) if common.gemm_of(workload).scales == "block" else (False, True)
         promote = Knob("promote", choice, "add each stage's products in float32 registers, not in the tensor core")
-        return (*kmajor.tile_knobs(common.gemm_of(workload)), promote)
+        overlap = Knob("overlap", (False, True), "additions of one stage run under the products of the next")
+        return (*kmajor.tile_knobs(common.gemm_of(workload)), promote, overlap)
 
     def violated(self, workload: Workload, target: Target, knobs: Knobs) -> Constraint | None:
         return kmajor.violation(workload, target, knobs)
@@ -65,11 +66,12 @@ class CudaGemmFp8(Sketch):
         w = common.gemm_of(workload)
         chosen: list[Knobs] = []
         for block_m, block_n, consumers, cluster_m, schedule in _SEEDS:
-            knobs = kmajor.plain_knobs(
-                w, block_m, block_n, consumers, cluster_m=cluster_m, schedule=schedule, promote=w.scales == "block"
-            )
-            if (filled := common.most_stages(self, workload, target, knobs)) is not None:
-                chosen.append(filled)
+            block = w.scales == "block"
+            for overlap in (True, False) if block else (False,):
+                change = {"cluster_m": cluster_m, "schedule": schedule, "promote": block, "overlap": overlap}
+                knobs = kmajor.plain_knobs(w, block_m, block_n, consumers, **change)
+                if (filled := common.most_stages(self, workload, target, knobs)) is not None:
+                    chosen.append(filled)
         return tuple(chosen)
 
 

@@ -6,6 +6,7 @@ from search_space.hopper import gemm_space as common
 from search_space.hopper.launch import Json
 from search_space.hopper.limits import (
     CLUSTER_MAX,
+    REGISTERS_SM,
     SHARED_BLOCK_BYTES,
     SHARED_RESERVED_BYTES,
     SHARED_SM_BYTES,
@@ -25,7 +26,12 @@ _ROWS = Constraint(
     "rows", "a consumer warpgroup multiplies whole blocks of 64 rows of B, a rank stores whole rows of 8"
 )
 _PAD = Constraint("pad_m", "A is padded to a multiple of 8 rows that holds all of them (wgmma n)")
-_ACCUMULATORS = Constraint("accumulators", "128 float32 accumulators a thread at most, half with two blocks an SM")
+_ACCUMULATORS = Constraint(
+    "accumulators", "sums, and products of two slabs where scales are per block, must fit a thread's registers"
+)
+_SLABS = Constraint("slabs", "with block scales the slabs of a stage take turns in two sets of registers")
+# Beside the accumulators: addresses, ring positions, scales.
+_BESIDE_ACCUMULATORS = 48
 _SPLIT = Constraint("split", "every block of a split needs at least one stage of k")
 _SHARED = Constraint(
     "shared_memory", "stages, exchange buffers and barriers must fit 227 KiB, and all blocks of an SM 228 KiB"
@@ -38,7 +44,8 @@ _DEPENDENT = Constraint(
 # split, blocks_per_sm, slabs, red_buffers, rows
 _SEEDS = (
     (2, 1, 2, 1, 64), (2, 1, 2, 2, 64), (2, 2, 2, 1, 64), (2, 2, 2, 2, 64), (1, 2, 2, 1, 64), (1, 1, 2, 1, 64),
-    (4, 1, 1, 1, 64), (4, 1, 2, 2, 64), (8, 1, 1, 1, 64), (1, 1, 1, 1, 128),
+    (2, 1, 4, 1, 64), (4, 1, 2, 1, 64), (1, 1, 2, 1, 128), (1, 1, 2, 1, 192), (2, 1, 2, 2, 128), (4, 1, 2, 2, 64),
+    (1, 2, 4, 1, 64), (2, 2, 4, 2, 64),
 )  # fmt: skip
 
 
@@ -66,7 +73,7 @@ class CudaGemmFp8Skinny(Sketch):
         pads = tuple(p for p in (8, 16, 24, 32, 48, 64, 96, 128) if smallest <= p < 2 * smallest + 16)
         return (
             Knob("pad_m", pads, "rows of A the kernel is built for: it serves every m up to this"),
-            Knob("rows", (64, 128, 256), "rows of B (columns of C) in a tile"),
+            Knob("rows", (64, 128, 192, 256), "rows of B (columns of C) in a tile"),
             Knob("slabs", (1, 2, 4), "slabs of 128 elements of k in one pipeline stage"),
             Knob("stages", (*range(2, 17), 20, 24, 28, 32), "pipeline stages in shared memory"),
             Knob("consumers", (1, 2), "warpgroups that issue wgmma"),
@@ -82,8 +89,10 @@ class CudaGemmFp8Skinny(Sketch):
             return _ROWS
         if c.pad_m < w.m or c.pad_m % 8:
             return _PAD
-        if c.accumulators > 128 // c.blocks_per_sm:
+        if c.accumulators + c.pad_m // 2 * (c.scales == "block") + _BESIDE_ACCUMULATORS > register_limit(c):
             return _ACCUMULATORS
+        if c.scales == "block" and c.slabs % 2:
+            return _SLABS
         if c.split > ceildiv(w.k, 128 * c.slabs):
             return _SPLIT
         if knobs["dependent"] and not w.b_constant:
@@ -99,7 +108,7 @@ class CudaGemmFp8Skinny(Sketch):
 
     def resources(self, workload: Workload, target: Target, knobs: Knobs) -> Resources:
         c = skinny_of(workload, knobs)
-        return Resources(min(255, 65536 // (c.threads * c.blocks_per_sm)), c.shared_bytes(), c.threads)
+        return Resources(register_limit(c), c.shared_bytes(), c.threads)
 
     def traffic(self, workload: Workload, target: Target, knobs: Knobs) -> Traffic:
         w, c = common.gemm_of(workload), skinny_of(workload, knobs)
@@ -141,6 +150,11 @@ class CudaGemmFp8Skinny(Sketch):
             if (filled := common.most_stages(self, workload, target, knobs)) is not None:
                 chosen.append(filled)
         return tuple(chosen)
+
+
+def register_limit(c: Skinny8) -> int:
+    """Registers that the launch bound leaves a thread."""
+    return min(255, REGISTERS_SM // (c.threads * c.blocks_per_sm))
 
 
 def skinny_of(workload: Workload, knobs: Knobs) -> Skinny8:
