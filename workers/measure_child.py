@@ -18,8 +18,9 @@ from workers import bench
 Json = Mapping[str, object]
 
 # Tasks kept ready beside the open one, so that a job that alternates between its tasks does not make inputs anew
-# with every batch: by bytes of their operands, the open one apart.
-KEPT_BYTES = 512 << 20
+# with every batch: by bytes of their operands, the open one apart. Two input sets with float64 references and error
+# bounds make the memory really held about four times that.
+KEPT_BYTES = 128 << 20
 
 
 class Workbench(Protocol):
