@@ -26,7 +26,7 @@ GEMM: Mapping[str, Fields] = {
     "prefill-2048": _gemm(2048, 6144, 4096),
     "prefill-8192": _gemm(8192, 8192, 8192),
     "batch-32": _gemm(512, 512, 512, batch=32),
-    "unaligned-small": _gemm(1001, 1003, 1000),
+    "unaligned-odd": _gemm(2047, 2047, 2047),
     "epilogue": _gemm(1024, 4096, 1024, epilogue="bias+gelu"),
 }
 # The table of FlashAttention-3's paper at 16,384 tokens and 2048 hidden, grouped queries, and a ragged pair of lengths.

@@ -91,6 +91,10 @@ def find_gpus(visible: str | None) -> tuple[Gpu, ...]:
     """
     if visible is not None and not visible.strip():
         return ()
+    try:
+        cuda_driver.driver()  # loaded, not initialised
+    except RuntimeError:
+        return ()
     environment = {k: v for k, v in os.environ.items() if k != VISIBLE}
     if visible is not None:
         environment[VISIBLE] = visible
