@@ -1,4 +1,4 @@
-"""Several devices behind one measurer, and batches in flight, on scripted GPUs: real Ray, real actors, real children."""
+"""Several devices behind one measurer, and batches in flight, on scripted GPUs: real Ray, actors and children."""
 
 import tempfile
 import threading
