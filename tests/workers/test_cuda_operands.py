@@ -6,8 +6,8 @@ import torch
 from search_space.workload import Operand
 from workers.cuda_operands import GUARD_BYTES, Copies, copies_wanted, damaged
 
-OUT = Operand("c", (3, 5), "bfloat16")
-IN = Operand("a", (7, 3), "float32")
+OUT = Operand("c", (3, 5), "bfloat16", 2)
+IN = Operand("a", (7, 3), "float32", 4)
 
 
 def copies(operand: Operand, count: int = 3) -> Copies:
@@ -26,8 +26,8 @@ def test_each_copy_is_a_dense_aligned_tensor_of_its_own() -> None:
 
 
 def test_poison_is_nan_in_every_type() -> None:
-    for dtype in ("float32", "float16", "bfloat16"):
-        made = copies(Operand("c", (4,), dtype))
+    for dtype, size in (("float32", 4), ("float16", 2), ("bfloat16", 2)):
+        made = copies(Operand("c", (4,), dtype, size))
         made.poison(1)
         assert bool(made.tensor(1).isnan().all())
 
