@@ -53,8 +53,8 @@ def _memory_rate(target: Target) -> float:
     count = min(_MEMORY_BYTES, target.memory_bytes // _MEMORY_SHARE or _MEMORY_BYTES) // 4
     source = torch.randn(count, device="cuda")
     copy = torch.empty_like(source)
-    copied = 2.0 * source.nbytes / _best_s(lambda: copy.copy_(source))
-    return max(copied, source.nbytes / _best_s(lambda: source.sum()))
+    nbytes = float(source.nbytes)
+    return max(2.0 * nbytes / _best_s(lambda: copy.copy_(source)), nbytes / _best_s(lambda: source.sum()))
 
 
 def _best_s(call: Callable[[], Any]) -> float:

@@ -17,11 +17,12 @@ from tuner.job import JobSpec, TaskSpec
 from tuner.outcome import Outcome
 from tuner.ports import DeviceInfo, MeasureSession, Trial
 from tuner.task import Task, TuningRecord
-from workers import host_devices
 from workers.config import MeasurerConfig
-from workers.gpu_host import VISIBLE, Gpu
+from workers.gpu_host import Gpu
 from workers.ray_measurer import RayMeasurer
 from workers.script import Entry, Script
+
+pytestmark = pytest.mark.slow
 
 WORKLOAD = GemmWorkload.from_json({"m": 64, "n": 512, "k": 512, "dtype": "bf16", "trans_b": True})
 GPUS = tuple(
@@ -62,17 +63,6 @@ def test_every_gpu_is_a_device_with_its_uuid_and_the_cpu_is_one_too(slow: RayMea
     assert gpu.target == GPUS[1].target()
     assert gpu.identity.policy == "scripted/cold"
     assert gpu.identity.driver == "580.1"
-
-
-def test_a_gpus_child_sees_that_gpu_alone_and_builders_see_none(tmp_path: Path) -> None:
-    config = MeasurerConfig(tmp_path, tmp_path, tmp_path, gpus=GPUS)
-    child = host_devices.settings(GPUS[1].uuid, config).child
-    assert child.environment[VISIBLE] == GPUS[1].uuid
-    assert child.entry.endswith(":cuda_child")
-    cpu = host_devices.settings(host_devices.device_ids(GPUS)[0], config).child
-    assert (cpu.environment[VISIBLE], cpu.entry) == ("", "workers.measure_child:cpu_child")
-    assert host_devices.builder_child(config).environment[VISIBLE] == ""
-    assert len({host_devices.settings(d, config).lock_name for d in host_devices.device_ids(GPUS)}) == 3
 
 
 def session(made: RayMeasurer, device: DeviceInfo) -> MeasureSession:
