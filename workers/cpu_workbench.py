@@ -166,6 +166,9 @@ class CpuWorkbench:
     def vendor_note(self) -> str | None:
         return self.bed.note
 
+    def observed(self) -> Json:
+        return {}
+
     def close(self) -> None:
         self.bed.close()
 
