@@ -38,9 +38,11 @@ def _scaled(w: GemmWorkload, inputs: Sequence[Any], out: Any, *, fast: bool) -> 
     # torch wants [m, k / 128] and [k / 128, n / 128], both with the first dimension contiguous: as ours are stored.
     scale_a, scale_b = (scale_a[0], scale_b[0]) if w.scales == "tensor" else (scale_a.t(), scale_b.t())
     dtype = torch_dtype(w.dtype_out)
-    return lambda: torch._scaled_mm(
-        a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=dtype, use_fast_accum=fast, out=out
-    )
+
+    def product() -> None:
+        torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=dtype, use_fast_accum=fast, out=out)
+
+    return product
 
 
 def _grouped(w: GemmWorkload, inputs: Sequence[Any]) -> Call:
