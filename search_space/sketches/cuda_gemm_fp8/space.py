@@ -68,7 +68,7 @@ class CudaGemmFp8(Sketch):
         for block_m, block_n, consumers, cluster_m, schedule in _SEEDS:
             block = w.scales == "block"
             for overlap in (True, False) if block else (False,):
-                change = {"cluster_m": cluster_m, "schedule": schedule, "promote": block, "overlap": overlap}
+                change: Knobs = {"cluster_m": cluster_m, "schedule": schedule, "promote": block, "overlap": overlap}
                 knobs = kmajor.plain_knobs(w, block_m, block_n, consumers, **change)
                 if (filled := common.most_stages(self, workload, target, knobs)) is not None:
                     chosen.append(filled)
