@@ -1,7 +1,7 @@
 """Arithmetic of the attention backward kernels: shared memory, registers, tensor maps, launches. No tvm.
 
 Three kernels (FlashAttention-2, arXiv:2307.08691, algorithm 2). `prepare`: dO . O and the LSE in log2 units of each
-row, padded to whole query tiles, and dQ's float32 sums zeroed. `main`: one block a key tile. `finish`: dQ in its own type.
+row, padded to whole query tiles, and dQ's float32 sums zeroed. `main`: a block a key tile. `finish`: dQ in its type.
 """
 
 from dataclasses import dataclass
