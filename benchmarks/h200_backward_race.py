@@ -80,7 +80,7 @@ def _calls(folder: Path, allowed: set[str], w: AttentionWorkload) -> tuple[dict[
         if name not in allowed or not name.startswith(f"{w.head_dim}_{mask}_") or dtype_of(name) != w.dtype:
             continue
         mine = kernel(folder, name, w, name.endswith("_det"))
-        outs = tuple(torch.empty_like(x) for x in wanted)
+        outs = tuple(torch.empty(x.shape, device=x.device, dtype=x.dtype) for x in wanted)
         launch = mine.launcher(operands, outs)
         launch()
         off = [float((x.float() - y.float()).norm() / y.float().norm()) for x, y in zip(outs, wanted)]
