@@ -4,6 +4,7 @@ python -m benchmarks.h200_backward emit DIR       CUDA sources of the candidates
 python -m benchmarks.h200_backward compile DIR    cubins (needs nvcc)
 python -m benchmarks.h200_backward check DIR      every candidate against float64, each in a process of its own
 python -m benchmarks.h200_backward race DIR SECONDS   those that were right and the peers, interleaved; JSON lines
+python -m benchmarks.h200_backward report LOG     into tables.backward of docs/results/h200_attention.json
 """
 
 import concurrent.futures
@@ -233,6 +234,12 @@ def race(folder: Path, seconds: float) -> None:
     run(folder, set(json.loads((folder / "good.json").read_text())), time.time() + seconds)
 
 
+def report(log: Path) -> None:
+    from benchmarks.h200_backward_report import report as write
+
+    print(json.dumps(write(log)["summary"], indent=1))
+
+
 def main() -> None:
     command, folder, *rest = sys.argv[1:]
     actions: dict[str, Callable[[], None]] = {
@@ -241,6 +248,7 @@ def main() -> None:
         "check": lambda: check(Path(folder), rest),
         "check-one": lambda: check_one(Path(folder), rest[0]),
         "race": lambda: race(Path(folder), float(rest[0])),
+        "report": lambda: report(Path(folder)),
     }
     actions[command]()
 

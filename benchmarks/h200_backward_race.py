@@ -98,7 +98,7 @@ def _seconds(call: Callable[[], Any], count: int) -> float:
         call()
     ended.record()
     ended.synchronize()
-    return begun.elapsed_time(ended) / 1e3 / count
+    return float(begun.elapsed_time(ended)) / 1e3 / count
 
 
 def _count(call: Callable[[], Any]) -> int:
