@@ -124,7 +124,7 @@ def render(folder: Path = RESULTS, tables: Collection[str] | None = IN_README) -
             continue
         document = json.loads(path.read_text(encoding="utf-8"))
         out += ["", f"### {title}", source(name, document), "", *lines(document)]
-        compared = [row for row in document["rows"] if COMPARED <= row.keys()]
+        compared = [row for row in document["rows"] if row.keys() >= COMPARED]
         if compared and (tables is None or name in tables):
             out += ["", *comparison(compared)]
     return "\n".join([*out, "", END])
