@@ -119,8 +119,8 @@ def run(bench: Bench, options: argparse.Namespace, began: float) -> None:
             continue
         try:
             done = row(bench, name, CASES[name], options.trials, options.seed)
-        except RuntimeError as fault:
-            print(f"{name}: {fault}", flush=True)
+        except Exception as fault:  # noqa: BLE001  one workload's fault does not end the run; it is told in the file
+            print(f"{name}: {type(fault).__name__}: {fault}", flush=True)
             result.tables.setdefault("failed", {})[name] = str(fault)  # type: ignore[index]
             continue
         result.rows.append(done)

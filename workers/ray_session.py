@@ -14,6 +14,7 @@ from search_space.candidate import Candidate
 from tuner.best import Contestant, Final
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
+from tuner.peers import PEER_PREFIX
 from tuner.ports import DeviceInfo, Measured, MeasurePolicy, MeasurerUnavailable, Trial
 from tuner.task import Task
 from workers.build import BuildResult
@@ -51,7 +52,9 @@ class RaySession:
         scenario = config.scenario
         self._identity = identity_under(device.identity, policy, scenario)
         vendor = scenario.baseline(task.workload.key).to_json() if scenario else {}
-        self._stay = DeviceStay(remote, OpenTask(task.workload.to_json(), policy, seed, self._identity, vendor))
+        peers = () if scenario else tuple(PEER_PREFIX + spec for spec in config.peers)
+        opened = OpenTask(task.workload.to_json(), policy, seed, self._identity, vendor, peers)
+        self._stay = DeviceStay(remote, opened)
         self._builds = BuildWindow(builders)
         self._shelf = Shelf(config.temp_parent)
         self._exclusive = device.target.kind == "cpu"
