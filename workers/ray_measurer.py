@@ -133,7 +133,8 @@ class RayMeasurer:
         _quieten_ray()
         try:
             ray.init(**options)
-        except (ConnectionError, RuntimeError, TimeoutError) as fault:
+        except Exception as fault:  # Ray raises a bare Exception when a busy machine is slow to start its processes
+            ray.shutdown()
             where = config.address or "on this machine"
             raise MeasurerUnavailable(f"Ray {where} cannot be reached or started: {fault}") from fault
         self._started = True
