@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
 from api import dashboard, problems
+from api.auth import KeyRing
 from api.lookup_counter import LookupCounter
 from api.metrics import Metrics
 from api.openapi import DocumentBuilder
@@ -32,7 +33,8 @@ def create_app(store: ServiceStore, settings: ApiSettings | None = None) -> Fast
     """The application over `store`. The caller checks the address it binds with `api.auth.check_binding`."""
     settings = settings or ApiSettings()
     metrics = Metrics(store, settings.now)
-    shared = Service(store, settings, EventHub(store, settings), LookupCounter(store, settings.now), metrics)
+    ring = KeyRing(store, settings.keys, settings.now)
+    shared = Service(store, settings, EventHub(store, settings), LookupCounter(store, settings.now), metrics, ring)
     app = FastAPI(
         title="tilewright",
         version=_version(),
@@ -47,8 +49,8 @@ def create_app(store: ServiceStore, settings: ApiSettings | None = None) -> Fast
     for module in (jobs, trials, schedules, service):
         app.include_router(module.router)
     dashboard.install(app)
-    app.add_middleware(Door, settings=settings, metrics=metrics)
-    app.openapi = DocumentBuilder(app, bool(settings.keys))  # type: ignore[method-assign]
+    app.add_middleware(Door, settings=settings, metrics=metrics, ring=ring)
+    app.openapi = DocumentBuilder(app, settings.is_keyed)  # type: ignore[method-assign]
     return app
 
 

@@ -114,6 +114,7 @@ class JobSummary(Answer):
     seed: int
     preset: str
     priority: int
+    weight: Number = Field(description="share of runner time among jobs of one priority")
     max_trials: int
     max_seconds: Number
     trials: TrialCounts

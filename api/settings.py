@@ -11,13 +11,15 @@ from search_space.target import Target
 class ApiSettings:
     """Sizes are bytes, periods seconds.
 
-    `keys`: bearer keys of which any opens the service; none means that it may listen on loopback only.
+    `keys`: bearer keys of the key file, each with all rights. `keyed`: the database holds keys, so that one is asked
+    for even without a key file. With neither, the service may listen on loopback only.
     `host_targets`: what this machine itself can tune, used to check a job before any runner has reported a device.
     `accept_unknown_targets`: take jobs for a device kind that no runner has reported (a cluster may join later).
     `allowed_hosts`: names, besides the loopback's, that a keyless service answers to (DNS rebinding is refused).
     """
 
     keys: tuple[str, ...] = ()
+    keyed: bool = False
     host_targets: tuple[Target, ...] = ()
     accept_unknown_targets: bool = False
     allowed_hosts: tuple[str, ...] = ()
@@ -31,3 +33,7 @@ class ApiSettings:
     interrupt_expired_s: float = 5.0
     session_s: float = 12 * 3600.0
     now: Callable[[], float] = time.time
+
+    @property
+    def is_keyed(self) -> bool:
+        return bool(self.keys) or self.keyed

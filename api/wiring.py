@@ -72,8 +72,12 @@ def policies() -> Mapping[str, MeasurePolicy]:
     return {"cpu": MeasurePolicy(cache="warm"), "cuda": MeasurePolicy(cache="cold")}
 
 
-def build_api_settings(keys: Sequence[str] = (), accept_unknown_targets: bool = False) -> ApiSettings:
-    return ApiSettings(keys=tuple(keys), host_targets=_host_targets(), accept_unknown_targets=accept_unknown_targets)
+def build_api_settings(
+    keys: Sequence[str] = (), accept_unknown_targets: bool = False, keyed: bool = False
+) -> ApiSettings:
+    return ApiSettings(
+        keys=tuple(keys), keyed=keyed, host_targets=_host_targets(), accept_unknown_targets=accept_unknown_targets
+    )
 
 
 def _host_targets() -> tuple[Target, ...]:

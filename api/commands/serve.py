@@ -39,18 +39,23 @@ def serve(
         choice = MeasurerChoice.parse(measurer)
         path = key_file or default_key_file()
         keys = read_keys(path.read_text(encoding="utf-8")) if path is not None else ()
-        check_binding(host, keys)
-    except (ValueError, OSError, BindingRefused) as fault:
+    except (ValueError, OSError) as fault:
         fail(str(fault), BAD_ARGUMENTS)
     url = db or default_database_url()
     store = open_database(url, migrate=True)
+    keyed = bool(keys) or store.has_keys()
+    try:
+        check_binding(host, keyed)
+    except BindingRefused as fault:
+        store.close()
+        fail(str(fault), BAD_ARGUMENTS)
     child = RunnerProcess(url, choice.text, ray, cores, lease_s) if runner else None
     try:
         if child is not None:
             child.start()
         log.info("dashboard at http://%s:%d/ (database %s, process %d)", host, port, _shown(url), os.getpid())
         uvicorn.run(
-            create_app(store, build_api_settings(keys)),
+            create_app(store, build_api_settings(keys, keyed=keyed)),
             host=host,
             port=port,
             log_level="warning",
