@@ -1,5 +1,6 @@
 """How often a key may ask: a token bucket per key, in this process."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -30,5 +31,5 @@ class RateLimiter:
         while len(self._buckets) > MAX_BUCKETS:
             self._buckets.popitem(last=False)
         if not allowed:
-            wait = max(1, round((1.0 - tokens) / rate + 0.5))
+            wait = max(1, math.ceil((1.0 - tokens) / rate))
             raise TooManyRequests(f"this key may send {per_minute} requests a minute", retry_after_s=wait)

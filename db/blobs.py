@@ -33,7 +33,7 @@ class ArtifactTable:
 
     def get(self, session: Session, digest: str) -> bytes:
         row = session.get(ArtifactRow, digest)
-        if row is None:
+        if row is None or row.data is None:
             raise NotFound(f"no artifact {digest}")
         if hashlib.sha256(row.data).hexdigest() != digest:
             raise StoreDamaged(f"artifact {digest} is damaged in the database: restore a backup or tune again")
