@@ -64,7 +64,7 @@ def _version() -> str:
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     shared: Service = app.state.service
-    chores = [asyncio.create_task(chore(shared)) for chore in (_flush_lookups, _interrupt_expired)]
+    chores = [asyncio.create_task(chore(shared)) for chore in (_flush_lookups, _interrupt_expired, _prune)]
     try:
         yield
     finally:
@@ -92,3 +92,22 @@ async def _interrupt_expired(shared: Service) -> None:
             await run_in_threadpool(shared.store.interrupt_expired)
         except Exception:
             log.exception("jobs of dead runners could not be marked; trying again")
+
+
+async def _prune(shared: Service) -> None:
+    """Remove jobs that ended longer ago than they are kept, a few at a time so that no request waits long."""
+    settings = shared.settings
+    if settings.keep_jobs_s is None:
+        return
+    while True:
+        now = settings.now()
+        try:
+            gone = await run_in_threadpool(shared.store.prune, now - settings.keep_jobs_s, settings.keep, 5, now)
+        except Exception:
+            log.exception("old jobs could not be pruned; trying again")
+            gone = []
+        for removed in gone:
+            log.info(
+                "job %s: pruned with %d trials and %d schedules", removed.job_id, removed.trials, removed.schedules
+            )
+        await asyncio.sleep(0.1 if gone else settings.prune_s)

@@ -105,6 +105,13 @@ class JobError(Answer):
     message: str
 
 
+class RemovedJob(Answer):
+    id: str
+    deleted: bool = Field(description="false: the job stays, for the sake of what was kept of it")
+    trials: int
+    schedules: int
+
+
 class JobSummary(Answer):
     id: str
     name: str

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import func, insert, or_, select
 from sqlalchemy.orm import Session, undefer
 
-from db import cursors, events, keys, shares
+from db import cursors, events, keys, shares, tallies
 from db.mapping import best_of, canonical, digest, spec_of, target_of, workload_of
 from db.states import elapsed, locked_job, transition
 from db.tables import JobRow, OutcomeRow, TaskRow
@@ -178,12 +178,14 @@ def _after(session: Session, job: JobRow) -> JobView:
 def counts(session: Session) -> StoreCounts:
     states = session.execute(select(JobRow.state, func.count()).group_by(JobRow.state)).all()
     trials = session.execute(select(OutcomeRow.outcome, func.sum(OutcomeRow.trials)).group_by(OutcomeRow.outcome)).all()
+    present = {row.outcome: int(row[1]) for row in trials}
+    gone = tallies.totals(session)
     schedules = session.scalar(select(func.count()).select_from(ScheduleRow)) or 0
     names = ("exact", "nearest", "stale", "missed")
     sums = session.execute(select(*(func.coalesce(func.sum(getattr(LookupRow, n)), 0) for n in names))).one()
     return StoreCounts(
         jobs={S(state): n for state, n in states},
-        trials={Outcome(outcome): int(n) for outcome, n in trials},
+        trials={o: int(present.get(o.value, 0) + gone.get((tallies.TRIALS, o.value), 0)) for o in Outcome},
         schedules=schedules,
         lookups={name: int(n) for name, n in zip(names, sums, strict=True)},
     )

@@ -1,12 +1,13 @@
 """`SqlStore`: both halves of the store over one database. Each method is one transaction; the work is done by the
 functions of the module that is named after the noun."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from db import blobs, bulk, jobs, keys, leases, lookup, lookups, records, schedules, trial_views, trials
+from db import blobs, bulk, jobs, keys, leases, lookup, lookups, records, retention, schedules, trial_views, trials
 from db import devices as device_rows
 from db import events as job_events
 from db.engine import Transactions
@@ -27,10 +28,13 @@ from tuner.views import (
     DeviceView,
     Event,
     JobView,
+    Keep,
     Lookup,
     LookupCount,
+    NotFound,
     Page,
     ProgressPoint,
+    Removed,
     ScheduleView,
     ServiceStore,
     StoreCounts,
@@ -144,6 +148,18 @@ class SqlStore:
 
     def resume(self, job_id: str, now: float) -> JobView:
         return self._tx.write(lambda s: jobs.resume(s, job_id, now))
+
+    def remove_job(self, job_id: str, keep: Keep, now: float) -> Removed:
+        gone = self._tx.write(lambda s: retention.remove(s, job_id, keep, now))
+        return gone.removed
+
+    def prune(self, before: float, keep: Keep, limit: int, now: float) -> Sequence[Removed]:
+        ids = self._tx.read(lambda s: s.scalars(retention.ended_query(before, limit)).all())
+        out = []
+        for job_id in ids:
+            with contextlib.suppress(NotFound):  # another process of the service was quicker
+                out.append(self.remove_job(job_id, keep, now))
+        return out
 
     def interrupt_expired(self) -> int:
         """Mark jobs whose runner was not heard of in time as interrupted; how many. Claiming does the same: this is

@@ -141,6 +141,24 @@ class StoreCounts:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """What is kept of a job that is removed: schedules that lookups serve, and the records it measured."""
+
+    winners: bool = True
+    records: bool = False
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What went with a job. `deleted`: the job itself too; otherwise it stays for the sake of what was kept."""
+
+    job_id: str
+    deleted: bool
+    trials: int
+    schedules: int
+
+
+@dataclass(frozen=True)
 class Page(Generic[T]):
     items: Sequence[T]
     next_cursor: str | None
@@ -184,6 +202,12 @@ class ServiceStore(Protocol):
     def pause(self, job_id: str, now: float) -> JobView: ...
 
     def resume(self, job_id: str, now: float) -> JobView: ...
+
+    def remove_job(self, job_id: str, keep: Keep, now: float) -> Removed:
+        """Conflict for a job that has not ended."""
+
+    def prune(self, before: float, keep: Keep, limit: int, now: float) -> Sequence[Removed]:
+        """Remove up to `limit` jobs that ended before that time, the oldest first, each in a transaction of its own."""
 
     def trials(
         self,

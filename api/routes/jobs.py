@@ -1,8 +1,8 @@
 """Submitting, listing and steering jobs."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Header, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 
 from api import examples, present, schemas
 from api.admission import admit
@@ -13,6 +13,7 @@ from api.service import Needs, OnlyQuery, Svc, Who
 from api.strict_json import Body, parse
 from tuner.access import Owner, Scope
 from tuner.job import JobSpec, JobState
+from tuner.views import Keep
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -25,6 +26,9 @@ IdempotencyKey = Annotated[
         description="a key of the caller's choice: the same key with the same body makes one job, however often sent",
     ),
 ]
+
+
+KeepOrRemove = Annotated[Literal["keep", "remove"], Query(description="what becomes of them")]
 
 
 def may_steer(svc: Svc, who: Who, job_id: JobId) -> None:
@@ -78,6 +82,21 @@ def jobs(
 def job(svc: Svc, job_id: JobId) -> schemas.Job:
     """One job with its tasks, what each has found so far, and the counts of trials by outcome."""
     return present.job(svc.store.job(job_id))
+
+
+@router.delete(
+    "/{job_id}",
+    response_model=schemas.RemovedJob,
+    responses=problem_responses(404, 409),
+    dependencies=[Depends(OnlyQuery("winners", "records")), Depends(may_steer)],
+)
+def remove(
+    svc: Svc, job_id: JobId, winners: KeepOrRemove = "keep", records: KeepOrRemove = "remove"
+) -> schemas.RemovedJob:
+    """Remove a job that has ended. Schedules that lookups serve stay unless `winners=remove`, and their job as a shell;
+    what it measured goes unless `records=keep`; its events go in any case."""
+    gone = svc.store.remove_job(job_id, Keep(winners == "keep", records == "keep"), svc.settings.now())
+    return schemas.RemovedJob(id=gone.job_id, deleted=gone.deleted, trials=gone.trials, schedules=gone.schedules)
 
 
 @router.post(
