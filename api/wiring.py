@@ -73,10 +73,17 @@ def policies() -> Mapping[str, MeasurePolicy]:
 
 
 def build_api_settings(
-    keys: Sequence[str] = (), accept_unknown_targets: bool = False, keyed: bool = False
+    keys: Sequence[str] = (),
+    accept_unknown_targets: bool = False,
+    keyed: bool = False,
+    keep_days: float | None = None,
 ) -> ApiSettings:
     return ApiSettings(
-        keys=tuple(keys), keyed=keyed, host_targets=_host_targets(), accept_unknown_targets=accept_unknown_targets
+        keys=tuple(keys),
+        keyed=keyed,
+        host_targets=_host_targets(),
+        accept_unknown_targets=accept_unknown_targets,
+        keep_jobs_s=None if keep_days is None else keep_days * 86400.0,
     )
 
 
