@@ -1,5 +1,6 @@
 """From the race's log to `tables.backward` of docs/results/h200_attention.json."""
 
+import gzip
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ PROTOCOL = (
 
 
 def report(log: Path, results: Path = RESULTS) -> dict[str, Any]:
-    """Writes the table; returns it. ValueError for a log without rows."""
+    """Writes the table; returns it. `log`: what the race printed, or its rows as kept (.gz). ValueError without rows."""
     rows = [_row(entry) for entry in _entries(log)]
     if not rows:
         raise ValueError(f"{log} holds no timed shape")
@@ -47,7 +48,9 @@ def report(log: Path, results: Path = RESULTS) -> dict[str, Any]:
 
 def _entries(log: Path) -> list[Mapping[str, Any]]:
     found = []
-    for line in log.read_text(encoding="utf-8").splitlines():
+    data = log.read_bytes()
+    text = (gzip.decompress(data) if log.suffix == ".gz" else data).decode()
+    for line in text.splitlines():
         if line.startswith("{"):
             entry = json.loads(line)
             if "secs" in entry:
