@@ -27,7 +27,7 @@ PROTOCOL = (
 
 
 def report(log: Path, results: Path = RESULTS) -> dict[str, Any]:
-    """Writes the table; returns it. `log`: what the race printed, or its rows as kept (.gz). ValueError without rows."""
+    """Writes the table; returns it. `log`: what the race printed, or its rows as kept (.gz). ValueError: no rows."""
     rows = [_row(entry) for entry in _entries(log)]
     if not rows:
         raise ValueError(f"{log} holds no timed shape")

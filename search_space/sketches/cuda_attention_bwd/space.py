@@ -111,8 +111,8 @@ class CudaAttentionBwd(Sketch):
         }
 
     def seeds(self, workload: Workload, target: Target) -> tuple[Knobs, ...]:
-        """Key tiles fastest was the faster order on an H200 (heads of one key tile add to dQ all over memory), but where
-        additions to dQ wait for each other under a causal mask."""
+        """Key tiles fastest was the faster order on an H200 (a head's Q, dO and dQ then stay in L2), but where turns at
+        dQ are waited for under a causal mask."""
         w = attention_of(workload)
         orders = ("heads", "keys") if w.causal and w.deterministic else ("keys", "heads")
         chosen: list[Knobs] = []
