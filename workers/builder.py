@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from tuner.outcome import Outcome
 from workers.build import BuildResult
-from workers.child import ChildSpec, End, Failure, Reply
+from workers.child import ChildSpec, Reply
+from workers.child_end import End, Failure
 from workers.spare import ChildFailedToStart, SparedChild
 
 Json = Mapping[str, object]

@@ -3,7 +3,8 @@
 import threading
 
 from tuner.ports import TaskRefused
-from workers.child import ChildProcess, ChildSpec, Failure
+from workers.child import ChildProcess, ChildSpec
+from workers.child_end import Failure
 
 
 class ChildFailedToStart(TaskRefused):

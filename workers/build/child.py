@@ -8,7 +8,8 @@ from search_space.target import Target
 from search_space.workload import Workload, parse_workload
 from tuner.outcome import Outcome
 from workers.build.result import BuildResult
-from workers.child import ChildProcess, ChildSpec, End, Failure
+from workers.child import ChildProcess, ChildSpec
+from workers.child_end import End, Failure
 
 _OUTCOMES = {
     End.ERROR: Outcome.BUILD_ERROR,
