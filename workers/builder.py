@@ -60,7 +60,7 @@ class Builder:
         try:
             child = self._children.active()
         except ChildFailedToStart as fault:
-            return BuildResult(Outcome.BUILD_ERROR, error=f"the builder did not start: {fault}")
+            return BuildResult(_OUTCOMES[fault.end], error=f"the builder did not start: {fault}")
         message = {
             "workload": request.workload,
             "target": request.target,
