@@ -100,7 +100,7 @@ def test_an_id_stays_one_part_of_the_path(job: str) -> None:
             with pytest.raises(ApiError, match="no such job"):
                 call(job)
     assert [path.count("/") for path in seen] == [3, 3, 4, 4, 4]
-    assert not any(".." in path or "?" in path for path in seen)
+    assert not any("?" in path or ".." in path.split("/") for path in seen)
 
 
 @pytest.mark.parametrize("job", ["", " ", ".", ".."])
