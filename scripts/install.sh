@@ -18,6 +18,10 @@ compiles() {
   return $status
 }
 
+as_root() {
+  if command -v sudo >/dev/null; then echo "sudo sh -c '$1'"; else echo "su -c '$1'"; fi
+}
+
 main() {
   local what=${1:-demo}
   if ! command -v "$PYTHON" >/dev/null; then
@@ -52,10 +56,10 @@ main() {
     fi
   elif [ ${#missing[@]} -gt 0 ]; then
     echo "Missing: ${missing[*]}. Install with:" >&2
-    echo "    sudo $line ${missing[*]} ${optional[*]}" >&2
+    echo "    $(as_root "apt-get update && $line ${missing[*]} ${optional[*]}")" >&2
     exit 1
   elif [ ${#optional[@]} -gt 0 ]; then
-    echo "Not installed (its tests will skip): ${optional[*]}. Install with: sudo $line ${optional[*]}"
+    echo "Not installed (its tests will skip): ${optional[*]}. Install with: $(as_root "$line ${optional[*]}")"
   fi
 
   stamp=$VENV/.installed
