@@ -10,9 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from store_nouns import IDENTITY, TARGET
 
-from tuner.ports import DeviceInfo
 from workers import child_memory
 from workers.child import ChildProcess, ChildSpec, Reply
 from workers.child_end import End, Failure, classify_status
@@ -97,7 +95,7 @@ def test_a_real_child_may_use_four_fifths_of_its_host(tmp_path, monkeypatch):
     config = MeasurerConfig(tmp_path, tmp_path, tmp_path)
     for child in (
         settings("cpu:here", config).child,
-        builder_child(DeviceInfo("cpu:here", TARGET, IDENTITY, None), config),
+        builder_child(config),
     ):
         assert child.memory_limit_bytes == HOST_SHARE
     explicit = dataclasses.replace(config, child_memory_bytes=3 << 30)
