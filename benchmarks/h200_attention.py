@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from benchmarks.h200_attention_candidates import race_entries
-from benchmarks.h200_race import PLAN, Race, child_command
+from benchmarks.h200_race import PLAN, Race
 
 RECORDS = Path("benchmarks/records/h200_attention.jsonl.gz")
 
@@ -24,8 +24,7 @@ class AttentionRace(Race):
     """Checks the ragged cases first, each candidate once; a wrong one is not timed."""
 
     def __init__(self, folder: Path, log: TextIO, seconds: float, indices: list[int], check: bool) -> None:
-        command = child_command("benchmarks.h200_attention", folder)
-        super().__init__(command, log, indices, time.time() + seconds, restarts=10)
+        super().__init__(seconds, log, indices, ["benchmarks.h200_attention", "child", str(folder)], restarts=10)
         self._check = check
         self._wrong: list[str] = []
         self._checked: list[str] = []

@@ -8,6 +8,7 @@ python -m benchmarks.h200_report LOG... --out FILE      the result file and the 
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import time
@@ -16,17 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.h200_candidates import race_entries
-from benchmarks.h200_race import PLAN, Race, child_command
+from benchmarks.h200_race import PLAN, Race
 
 
-def compile_all(folder: Path, jobs: int) -> None:
-    """Cubins beside the sources; NAME.log holds ptxas's report."""
+def compile_all(folder: Path, jobs: int, seconds: float = math.inf) -> None:
+    """Cubins beside the sources, in the order in which these were emitted; NAME.log holds ptxas's report. None is begun
+    after `seconds`."""
     from workers.build.cuda import compile_source
     from workers.build.result import BuildError
 
+    begun = time.time()
+
     def one(path: Path) -> str:
         target = path.with_suffix(".cubin")
-        if target.exists():
+        if target.exists() or time.time() > begun + seconds:
             return ""
         try:
             code, report = compile_source(path.read_text(), "sm_90a", timeout_s=120)
@@ -37,10 +41,11 @@ def compile_all(folder: Path, jobs: int) -> None:
         target.write_bytes(code)
         return ""
 
-    begun = time.time()
+    sources = sorted(folder.glob("*.cu"), key=lambda path: (path.stat().st_mtime, path.name))
     with ThreadPoolExecutor(jobs) as pool:
-        failed = [name for name in pool.map(one, sorted(folder.glob("*.cu"))) if name]
-    print(f"compiled in {time.time() - begun:.1f} s, {len(failed)} failed: {failed}", flush=True)
+        failed = [name for name in pool.map(one, sources) if name]
+    have = len(list(folder.glob("*.cubin")))
+    print(f"{have} of {len(sources)} in {time.time() - begun:.1f} s, {len(failed)} failed: {failed}", flush=True)
 
 
 def wanted(args: argparse.Namespace) -> list[int]:
@@ -111,8 +116,7 @@ def main() -> None:
             log.write(
                 json.dumps({"environment": environment(), "date": time.strftime("%Y-%m-%d"), "begun": begun}) + "\n"
             )
-            command = child_command("benchmarks.h200_gemm", args.folder)
-            Race(command, log, wanted(args), time.time() + args.seconds).run()
+            Race(args.seconds, log, wanted(args), ["benchmarks.h200_gemm", "child", str(args.folder)]).run()
             log.write(json.dumps({"environment_after": environment(), "wall_s": time.time() - begun}) + "\n")
         print(f"raced in {time.time() - begun:.1f} s", flush=True)
 

@@ -19,19 +19,21 @@ PLAN = "H200_PLAN"  # the environment variable that tells a child its plan, as J
 
 
 class Race:
-    """`command` starts a child; `first_s` may pass until its first line (imports), `step_s` between two."""
+    """`child`: module and arguments of the process that runs its plan's entries; `first_s` may pass until its first
+    line (imports), `step_s` between two."""
 
     def __init__(
         self,
-        command: Sequence[str],
+        seconds: float,
         log: TextIO,
-        indices: list[int],
-        deadline: float,
+        todo: list[int],
+        child: Sequence[str],
         restarts: int = 12,
         first_s: float = 90.0,
         step_s: float = 20.0,
     ) -> None:
-        self._command, self._log, self.todo, self._deadline = command, log, indices, deadline
+        self._command = [sys.executable, "-u", "-m", *child]
+        self._log, self.todo, self._deadline = log, todo, time.time() + seconds
         self._restarts, self._first_s, self._step_s = restarts, first_s, step_s
         self.skip: list[tuple[int, str]] = []
         self.started, self.shape = "", -1
@@ -106,11 +108,6 @@ class Race:
         self.heard(message)
         if "start" not in message:
             self.write({"i": self.shape, **message})
-
-
-def child_command(module: str, folder: object) -> list[str]:
-    """Starts `module` again as a child that races what is in `folder`."""
-    return [sys.executable, "-u", "-m", module, "child", str(folder)]
 
 
 def _pump(stream: TextIO, lines: "queue.Queue[str | None]") -> None:

@@ -2,9 +2,9 @@
 
 import io
 import json
-import sys
-import time
 from pathlib import Path
+
+import pytest
 
 from benchmarks.h200_race import Race
 
@@ -29,11 +29,17 @@ for shape in plan["indices"]:
 """
 
 
-def test_a_race_survives_its_children(tmp_path: Path) -> None:
-    script = tmp_path / "child.py"
-    script.write_text(CHILD)
+def child(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A module that a race starts."""
+    (folder / "raced_child.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return ["raced_child"]
+
+
+def test_a_race_survives_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()
-    race = Race([sys.executable, str(script)], log, [0, 1, 2, 3], time.time() + 60.0, first_s=20.0, step_s=1.0)
+    module = child(tmp_path, CHILD, monkeypatch)
+    race = Race(100.0, log, [0, 1, 2, 3], module, first_s=60.0, step_s=3.0)
     race.run()
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     assert race.todo == []
@@ -51,11 +57,9 @@ def test_a_race_survives_its_children(tmp_path: Path) -> None:
     assert lines[-1]["left"] == []
 
 
-def test_a_race_ends_at_its_deadline(tmp_path: Path) -> None:
-    script = tmp_path / "child.py"
-    script.write_text("import time; time.sleep(60)")
+def test_a_race_ends_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()
-    race = Race([sys.executable, str(script)], log, [5], time.time() + 1.0)
+    race = Race(1.0, log, [5], child(tmp_path, "import time; time.sleep(60)", monkeypatch))
     race.run()
     assert race.todo == [5]
     assert json.loads(log.getvalue().splitlines()[-1])["left"] == [5]
