@@ -82,4 +82,4 @@ main() {
   echo "$wanted" > "$stamp"
 }
 
-main "$@"  # read whole before it runs: the file may change meanwhile, by a git pull
+main "$@"; exit  # read whole before it runs: the file may change meanwhile, by a git pull
