@@ -106,6 +106,13 @@ class JobError(Answer):
     message: str
 
 
+class RemovedJob(Answer):
+    id: str
+    deleted: bool = Field(description="false: the job stays, for the sake of what was kept of it")
+    trials: int
+    schedules: int
+
+
 class JobSummary(Answer):
     id: str
     name: str
@@ -115,6 +122,7 @@ class JobSummary(Answer):
     seed: int
     preset: str
     priority: int
+    weight: Number = Field(description="share of runner time among jobs of one priority")
     max_trials: int
     max_seconds: Number
     trials: TrialCounts
