@@ -52,11 +52,7 @@ def serve(
     store = open_database(url, migrate=True)
     keyed = bool(keys) or store.has_keys()
     try:
-        check_binding(host, keyed)
-        listener = _listen(host, port)
-    except BindingRefused as fault:
-        store.close()
-        fail(str(fault), BAD_ARGUMENTS)
+        listener = _listen(host, port, keyed)
     except Refused:
         store.close()
         raise
@@ -79,8 +75,12 @@ def serve(
         listener.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, keyed: bool) -> socket.socket:
     """Bound before anything is started, so that a port in use is one line and leaves nothing behind."""
+    try:
+        check_binding(host, keyed)
+    except BindingRefused as fault:
+        raise Refused(str(fault), BAD_ARGUMENTS) from fault
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
