@@ -14,7 +14,7 @@ from benchmarks.result_file import RESULTS, ROOT
 from tilewright.cli.show import describe_workload, seconds
 
 BEGIN, END = "<!-- results: python -m benchmarks.readme -->", "<!-- end of results -->"
-_GEMM = "m n k batch dtype_a dtype_b dtype_out trans_a trans_b epilogue b_constant"
+_GEMM = "m n k batch dtype_a dtype_b dtype_out trans_a trans_b epilogue b_constant groups grouping scales"
 _ATTENTION = "heads_q heads_kv seq_q seq_kv head_dim head_dim_v causal layout pass"
 FIELDS = frozenset(f"op dtype {_GEMM} {_ATTENTION}".split(" "))
 Document = Mapping[str, Any]
