@@ -16,6 +16,10 @@ from benchmarks.result_file import ResultFile
 from search_space.gemm import GemmWorkload
 
 Row = dict[str, Any]
+COMMAND = (
+    "python -m benchmarks.h200_more_emit DIR; python -m benchmarks.h200_more compile DIR; "
+    "python -m benchmarks.h200_more race DIR --out LOG; python -m benchmarks.h200_more_report LOG --write"
+)
 ROOF_BYTES_PER_S = 4.3e12
 ROOF_FLOPS_PER_S = {"float8_e4m3": 1.5e15, "bfloat16": 7.9e14}
 BASELINE = {
@@ -162,7 +166,7 @@ def write(log: Log, found: dict[str, tuple[list[Row], list[Row], list[Row]]]) ->
         ]
         summary: Row = {f"geomean_{s}": mean(found[s][0]) for s in suites if s in found}
         summary |= {f"geomean_dependent_launch_{s}": mean(found[s][1]) for s in suites if s in found}
-        file = ResultFile(name, PROTOCOL, environment)
+        file = ResultFile(name, PROTOCOL, environment, command=COMMAND)
         file.rows = [row for part in parts for row in part[0]]
         file.tables = {
             "dependent_launch": [row for part in parts for row in part[1]],
