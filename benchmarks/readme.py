@@ -96,6 +96,9 @@ SECTIONS: tuple[tuple[str, str, Callable[[Document], list[str]]], ...] = (
     ("service", "The service", service),
     ("h200_search", "Found by the search on an H200, beside the vendor's kernels", summary_lines),
     ("h200_gemm", "GEMM on an H200, beside cuBLAS", summary_lines),
+    ("h200_gemm_small", "GEMV on an H200, beside cuBLAS", summary_lines),
+    ("h200_gemm_fp8", "float8 GEMM on an H200, beside torch._scaled_mm", summary_lines),
+    ("h200_gemm_grouped", "Grouped GEMM on an H200, beside torch._grouped_mm", summary_lines),
     ("h200_attention", "Attention on an H200, beside cuDNN, FlashAttention-2 and -3", summary_lines),
     ("search", "The search on recorded measurements", summary_lines),
 )
