@@ -28,8 +28,11 @@ RECORDS = Path("benchmarks/records/h200_attention.jsonl.gz")
 class Race:
     """The parent: starts children, watches for signs of life, writes every line to the log."""
 
-    def __init__(self, folder: Path, log: TextIO, seconds: float, indices: list[int], check: bool) -> None:
-        self.folder, self.log, self.todo, self.check = folder, log, indices, check
+    def __init__(
+        self, folder: Path, log: TextIO, seconds: float, indices: list[int], check: bool,
+        module: str = "benchmarks.h200_attention",
+    ) -> None:  # fmt: skip
+        self.folder, self.log, self.todo, self.check, self.module = folder, log, indices, check, module
         self.skip: list[str] = []
         self.checked: list[str] = []
         self.deadline = time.time() + seconds
@@ -51,7 +54,7 @@ class Race:
 
     def _child(self) -> str:
         plan = json.dumps({"indices": self.todo, "skip": self.skip, "checked": self.checked, "check": self.check})
-        command = [sys.executable, "-u", "-m", "benchmarks.h200_attention", "child", str(self.folder)]
+        command = [sys.executable, "-u", "-m", self.module, "child", str(self.folder)]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "H200_PLAN": plan}
         )
