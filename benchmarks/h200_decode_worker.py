@@ -87,7 +87,9 @@ def bind(w: AttentionWorkload, program: CudaProgram, tensors: Mapping[str, Any])
     return lambda: bound.launch(torch.cuda.current_stream().cuda_stream)
 
 
-def check_case(w: AttentionWorkload, programs: Programs, chosen: Sequence[Candidate], recipe: str) -> list[list[object]]:
+def check_case(
+    w: AttentionWorkload, programs: Programs, chosen: Sequence[Candidate], recipe: str
+) -> list[list[object]]:
     """What is wrong of each candidate, twice launched on poisoned, guarded outputs, against float64."""
     tensors: Tensors = make_inputs(w, recipe, "cuda")
     accepted = Acceptance(w, reference(w, tensors))

@@ -49,7 +49,7 @@ def decode_kernel(c: DecodeTile):
     BUFFERS = max(1, W // 2)
     LANE_COLS = -(-16 * VN // 128)  # vectors of 4 columns that a lane sums in a merge
     LEFT, RIGHT, CAP = c.window_left, c.right, c.softcap
-    SCALE = 1.0 if CAP else c.scale * _LOG2E
+    SCALE = c.scale * _LOG2E
     dt, NEG = c.dtype, float("-inf")
     p = ptx.WGMMA_TYPE[dt]
     MMA = f"mma.sync.aligned.m16n8k16.row.col.f32.{p}.{p}.f32"
@@ -276,6 +276,13 @@ def decode_kernel(c: DecodeTile):
                         load_q_step(kk, 4 * kk)
 
             @T.inline
+            def scale():
+                # A product of its own: fused with the subtraction of a rounded maximum, scores of 1e11 would be left
+                # with powers of thousands.
+                for i in T.unroll(NS):
+                    T.ptx["mul.rn.f32"](S[i], S[i], T.float32(SCALE))
+
+            @T.inline
             def soften():
                 # cap * tanh(s / cap), by powers: tanh.approx would be off by 2^-11 of the cap.
                 for i in T.unroll(NS):
@@ -305,10 +312,10 @@ def decode_kernel(c: DecodeTile):
                 peak[0] = functools.reduce(T.max, row_of(S, 0))
                 peak[1] = functools.reduce(T.max, row_of(S, 1))
                 for r in T.unroll(2):
-                    peak[r] = T.cuda.warp_max(peak[r], 4) * T.float32(SCALE)
+                    peak[r] = T.cuda.warp_max(peak[r], 4)
                     rise(r)
                 for i in T.unroll(NS):
-                    T.ptx[_EX2](S[i], S[i] * T.float32(SCALE) - base[i % 4 // 2])
+                    T.ptx[_EX2](S[i], S[i] - base[i % 4 // 2])
                 total[0] = total[0] * shrink[0] + functools.reduce(operator.add, row_of(S, 0))
                 total[1] = total[1] * shrink[1] + functools.reduce(operator.add, row_of(S, 1))
                 for i in T.unroll(NO):
@@ -449,6 +456,8 @@ def decode_kernel(c: DecodeTile):
                     multiply_qk(S, Q, b, ks, T.Cast("uint32", stage * K_BYTES), staged)
                     if CAP > 0:
                         soften()
+                    else:
+                        scale()
                     if ((first + j + 1) * BKV > plain_hi) | ((first + j) * BKV < plain_lo):
                         hide((first + j) * BKV)
                     softmax()

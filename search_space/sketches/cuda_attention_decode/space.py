@@ -6,6 +6,7 @@ from search_space.attention import AttentionWorkload
 from search_space.hopper.decode_tiles import ROWS, DecodeTile
 from search_space.hopper.launch import Json
 from search_space.hopper.limits import (
+    HEAD_DIMS,
     INDEX_MAX,
     SHARED_BLOCK_BYTES,
     SHARED_RESERVED_BYTES,
@@ -19,14 +20,14 @@ from search_space.target import Target
 from search_space.workload import Workload
 
 HALF_TYPES = ("bfloat16", "float16")
-# A consumer's registers hold whole rows of O.
-_MOST_DIM = 256
 # Query rows of one KV head; more of them are compute bound, and the forward sketch's work.
 _MOST_ROWS = 128
 _MOST_CONSUMERS = 16
 _STAGES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 28, 32)
 
-_FRAGMENTS = Constraint("fragments", "O, scores, probabilities and what is held of Q must fit a thread's registers, or ptxas spills")
+_FRAGMENTS = Constraint(
+    "fragments", "O, scores, probabilities and what is held of Q must fit a thread's registers, or ptxas spills"
+)
 _SHARED = Constraint(
     "shared_memory", "the ring of K and V and the merge's messages must fit 227 KiB, and all blocks of an SM 228 KiB"
 )
@@ -34,6 +35,9 @@ _BOX = Constraint("box", "TMA loads at most 256 rows at once")
 _ROW_TILES = Constraint("row_tiles", "every query row of a KV head needs a place in a tile of 16")
 _WARPS = Constraint("warps", "at most 16 warps of a block compute")
 _INDEX = Constraint("index", "Q, O and the workspace are indexed with 32 bits")
+
+# (warps, warp_keys, blocks_per_sm); the last ones leave registers for many tiles of rows.
+_SEEDS = ((4, 16, 1), (4, 16, 2), (4, 32, 1), (8, 16, 1), (2, 32, 2), (2, 16, 1), (1, 32, 1), (1, 16, 1))
 
 
 def attention_of(workload: Workload) -> AttentionWorkload:
@@ -56,8 +60,11 @@ class CudaAttentionDecode(Sketch):
         if w.dtype not in HALF_TYPES:
             return Refusal("dtype", f"16-bit operands only, got {w.dtype}", HALF_TYPES)
         for name in ("head_dim", "head_dim_v"):
-            if (dim := getattr(w, name)) % 8 or dim > _MOST_DIM:
-                return Refusal(name, f"rows of a multiple of 16 bytes (TMA), at most {_MOST_DIM} elements, got {dim}")
+            if (dim := getattr(w, name)) not in HEAD_DIMS:
+                reason = f"rows of a multiple of 16 bytes (TMA), at most 256 elements, got {dim}"
+                return Refusal(name, reason, tuple(map(str, HEAD_DIMS)))
+        if w.softmax_scale <= 0:
+            return Refusal("scale", f"must be above 0 on this target, got {w.softmax_scale}")
         if w.kv_layout != "dense":
             return Refusal("kv_layout", f"{w.kv_layout} has no sketch on this target yet", ("dense",))
         if w.pass_ != "forward":
@@ -151,7 +158,7 @@ class CudaAttentionDecode(Sketch):
         row_tiles = min(t for t in (1, 2, 3, 4, 6, 8) if t * ROWS >= _rows(w))
         q_in = "registers" if max(w.head_dim, w.head_dim_v) <= 128 else "shared"
         chosen: list[Knobs] = []
-        for warps, warp_keys, blocks in ((4, 16, 1), (4, 16, 2), (4, 32, 1), (8, 16, 1), (2, 32, 2), (2, 16, 1)):
+        for warps, warp_keys, blocks in _SEEDS:
             for dealing in ("even", "split"):
                 knobs: Knobs = {
                     "row_tiles": row_tiles, "warps": warps, "warp_keys": warp_keys, "stages": 2, "q_in": q_in,
