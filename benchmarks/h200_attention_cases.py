@@ -8,7 +8,6 @@ dims that a kernel was not written for (1347), huge logits (pytorch/pytorch 1215
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 

@@ -26,19 +26,21 @@ _KEYS_MOST = 1 << 19  # batch x keys: 2 GiB of K and V with 8 heads of 128
 Shape = tuple[int, int, int, str]
 _SHAPES: Mapping[int, tuple[Shape, ...]] = {
     64: (
-        (4, 16, 1, "registers"), (4, 16, 2, "registers"), (4, 32, 1, "registers"), (4, 32, 2, "registers"),
-        (8, 16, 1, "registers"), (2, 32, 2, "registers"), (4, 16, 3, "registers"),
+        (4, 16, 1, "registers"), (4, 32, 1, "registers"), (4, 16, 2, "registers"), (4, 32, 2, "registers"),
+        (8, 16, 1, "registers"),
     ),
     128: (
-        (4, 16, 1, "registers"), (4, 16, 2, "registers"), (4, 32, 1, "registers"), (4, 32, 2, "shared"),
-        (8, 16, 1, "registers"), (2, 16, 1, "registers"), (2, 32, 2, "registers"), (2, 32, 1, "registers"),
-        (2, 16, 2, "registers"), (4, 16, 1, "shared"),
+        (4, 16, 1, "registers"), (4, 32, 1, "registers"), (4, 16, 2, "registers"), (2, 32, 2, "registers"),
+        (2, 32, 1, "registers"), (4, 16, 1, "shared"),
     ),
-    256: (
-        (4, 16, 1, "shared"), (2, 16, 2, "shared"), (2, 32, 1, "shared"), (4, 32, 1, "shared"), (2, 16, 1, "shared"),
-    ),
+    256: ((4, 16, 1, "shared"), (2, 32, 1, "shared"), (2, 16, 2, "shared"), (2, 16, 1, "shared")),
 }  # fmt: skip
-_LAUNCHES = (("even", True), ("split", True), ("even", False), ("split", False))
+# waves, schedule, dependent
+Launch = tuple[int, str, bool]
+_LAUNCHES: tuple[Launch, ...] = (
+    (1, "static", True), (1, "static", False), (1, "dynamic", True), (2, "dynamic", True), (4, "dynamic", True),
+    (8, "dynamic", True), (16, "dynamic", True), (32, "dynamic", True), (4, "static", True),
+)  # fmt: skip
 
 
 def _workload(batch: int, heads_q: int, heads_kv: int, seq_kv: int, head_dim: int) -> AttentionWorkload:
@@ -71,11 +73,11 @@ def kernel_key(w: AttentionWorkload, candidate: Candidate) -> str:
     return hashlib.sha256(f"{candidate.sketch} {candidate.version} {tile}".encode()).hexdigest()[:16]
 
 
-def _knobs(shape: Shape, row_tiles: int = 1, dealing: str = "even", dependent: bool = True) -> Knobs:
-    warps, warp_keys, blocks, q_in = shape
+def _knobs(shape: Shape, launch: Launch, row_tiles: int = 1) -> Knobs:
+    (warps, warp_keys, blocks, q_in), (waves, schedule, dependent) = shape, launch
     return {
         "row_tiles": row_tiles, "warps": warps, "warp_keys": warp_keys, "stages": 2, "q_in": q_in,
-        "blocks_per_sm": blocks, "dealing": dealing, "dependent": dependent,
+        "blocks_per_sm": blocks, "waves": waves, "schedule": schedule, "dependent": dependent,
     }  # fmt: skip
 
 
@@ -83,8 +85,8 @@ def candidates(w: AttentionWorkload) -> list[Candidate]:
     """All prebuilt candidates of a shape: the ring as deep as it can be."""
     out: list[Candidate] = []
     for shape in _SHAPES[w.head_dim]:
-        for dealing, dependent in _LAUNCHES:
-            knobs = most_stages(w, H200, _knobs(shape, dealing=dealing, dependent=dependent))
+        for launch in _LAUNCHES:
+            knobs = most_stages(w, H200, _knobs(shape, launch))
             if knobs is not None:
                 out.append(Candidate.of(SKETCH.name, SKETCH.version, knobs))
     return out
@@ -111,8 +113,8 @@ class Check:
                 "batch": batch, "heads_q": heads_q, "heads_kv": heads_kv, "seq_q": seq_q, "seq_kv": seq_kv,
                 "layout": layout, **self.fixed,
             })  # fmt: skip
-            for dealing in ("even", "split"):
-                knobs: Knobs = _knobs(self.shape, self.row_tiles, dealing, dependent=index % 2 == 0)
+            for waves, schedule in ((1, "static"), (1, "dynamic"), (3, "static"), (8, "dynamic"), (32, "dynamic")):
+                knobs = _knobs(self.shape, (waves, schedule, index % 2 == 0), self.row_tiles)
                 knobs["stages"] = self.stages
                 if SKETCH.violated(w, H200, knobs) is None:
                     yield w, Candidate.of(SKETCH.name, SKETCH.version, knobs)
@@ -145,9 +147,9 @@ def checks() -> list[Check]:
         Check("d64", {"head_dim": 64, **bf16}, _PLAIN, 1, 4, _ONE),
         Check("d128", {"head_dim": 128, **bf16}, _PLAIN, 1, 4, _ONE),
         Check("d256", {"head_dim": 256, **bf16}, (4, 16, 1, "shared"), 1, 2, _ONE),
-        Check("d128 fp16 no lse", {"head_dim": 128, "dtype": "fp16"}, (8, 16, 1, "registers"), 1, 3, _ONE),
+        Check("d128 fp16 no lse", {"head_dim": 128, "dtype": "fp16"}, (8, 16, 1, "registers"), 1, 2, _ONE),
         Check("d80", {"head_dim": 80, **half}, (2, 32, 2, "registers"), 1, 3, _ONE),
-        Check("d96", {"head_dim": 96, **bf16}, (8, 16, 1, "shared"), 1, 3, _ONE),
+        Check("d96", {"head_dim": 96, **bf16}, (8, 16, 1, "shared"), 1, 2, _ONE),
         Check("d40", {"head_dim": 40, **half}, (1, 64, 1, "registers"), 1, 5, _ONE),
         Check("d8", {"head_dim": 8, **half}, (4, 32, 2, "registers"), 1, 2, _ONE),
         Check("d192 128", {"head_dim": 192, "head_dim_v": 128, **bf16}, (4, 16, 1, "shared"), 1, 3, _ONE),
@@ -171,10 +173,10 @@ def checks() -> list[Check]:
 def kernels(quick: bool = False) -> dict[str, tuple[AttentionWorkload, Candidate]]:
     """kernel key -> one (workload, candidate) that has it."""
     out: dict[str, tuple[AttentionWorkload, Candidate]] = {}
-    for check in checks():
-        for w, candidate in check.cases():
-            out.setdefault(kernel_key(w, candidate), (w, candidate))
     for w, chosen in race_entries(quick):
         for candidate in chosen:
+            out.setdefault(kernel_key(w, candidate), (w, candidate))
+    for check in checks():
+        for w, candidate in check.cases():
             out.setdefault(kernel_key(w, candidate), (w, candidate))
     return out

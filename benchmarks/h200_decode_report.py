@@ -122,7 +122,9 @@ def write(logs: Sequence[Path], out: Path, records: Path) -> None:
         "rows": rows,
         "tables": {
             "best_with_value_over_best": {
-                k: knob_table(log, k) for k in ("warps", "warp_keys", "blocks_per_sm", "q_in", "dealing", "dependent")
+                k: knob_table(log, k)
+                for k in ("warps", "warp_keys", "blocks_per_sm", "q_in", "waves", "schedule", "dependent")
+                for k in ("warps", "warp_keys", "blocks_per_sm", "q_in", "waves", "schedule", "dependent")
             },
             "kinds_checked": {
                 name: {"cases": line["cases"], "wrong": line["wrong"]} for name, line in log.checks.items()

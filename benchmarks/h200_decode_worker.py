@@ -108,7 +108,7 @@ def check_case(
             first = tensors["o"].clone()
             if not (result.ok and guarded(tensors) and same):
                 found = result.message or ("not the same twice" if result.ok and guarded(tensors) else "guards")
-                wrong.append([w.to_json(), candidate.knobs["dealing"], launch, found[:200]])
+                wrong.append([w.to_json(), [candidate.knobs[n] for n in ("waves", "schedule")], launch, found[:200]])
                 break
     return wrong
 
@@ -180,7 +180,7 @@ def race(index: int, w: AttentionWorkload, chosen: list[Candidate], programs: Pr
     sets = make_sets(w, index)
     expected = ref.make_reference(w, *(sets[0][n] for n in "qkv"))
     repeats = max(1, round(_GRAPH_SECS / (len(sets) * max(3e-6, w.min_bytes() / 4e12))))
-    alive: list[tuple[float, Candidate, bench.Call, tuple[Any, int]]] = []
+    alive: list[tuple[float, Candidate, list[bench.Call], tuple[Any, int]]] = []
     for candidate in chosen:
         if candidate.key in skip or not programs.has(kernel_key(w, candidate)):
             continue
@@ -203,7 +203,7 @@ def race(index: int, w: AttentionWorkload, chosen: list[Candidate], programs: Pr
         if times[0] < RACE_FACTOR * min((a[0] for a in alive), default=float("inf")):
             times += [bench.replay_secs(graph) for _ in range(PROBES - 1)]
         say(tried=candidate.key, outcome="OK", run_secs=times, max_rel_err=error)
-        alive = sorted([*alive, (statistics.median(times), candidate, calls[0], graph)], key=lambda a: a[0])[:10]
+        alive = sorted([*alive, (statistics.median(times), candidate, calls, graph)], key=lambda a: a[0])[:10]
     say(start="final")
     if alive:
         finals(w, sets, expected, alive, index, repeats)
@@ -224,14 +224,14 @@ def finals(w: AttentionWorkload, sets: list[Tensors], expected: ref.Reference, a
         try:
             peer_errors[name] = ref.check_output(call(), expected)[1]
             graphs[name] = bench.capture([of_set[name] for of_set in every], repeats)
-        except (RuntimeError, ImportError) as error:
-            peer_errors[name] = str(error)[:200]
+        except (RuntimeError, ImportError) as missing:
+            peer_errors[name] = str(missing)[:200]
     times = bench.interleaved(graphs, ROUNDS, rng)
     cut = ROUNDS // 3
-    _, best, call, _ = min(alive, key=lambda a: statistics.median(times[a[1].key][:cut]))
+    _, best, calls, _ = min(alive, key=lambda a: statistics.median(times[a[1].key][:cut]))
     ours = times[best.key][cut:]
     names = [n for n in ("cudnn", "fa2", "fa3") if n in times]
-    right, error = right_on(w, call, sets[0], expected)
+    right, error = right_on(w, calls[0], sets[0], expected)
     say(
         final=best.key, right_after=right, max_rel_err=error, latency_s=statistics.median(ours), sets=len(sets),
         peers_s={n: statistics.median(times[n][cut:]) for n in names},
@@ -249,5 +249,6 @@ def run(folder: Path, plan_: Mapping[str, Any]) -> None:
         say(checked=True)
     programs, entries = Programs(folder), race_entries()
     for index in plan_["indices"]:
-        race(index, *entries[index], programs, skip)
+        w, chosen = entries[int(index)]
+        race(int(index), w, chosen, programs, skip)
         torch.cuda.empty_cache()

@@ -19,9 +19,10 @@ class DecodeTile:
 
     The query rows of all heads that share a KV head, `group` a query position, are the rows of the product, in
     `row_tiles` tiles of 16. `warps` warps share each tile of keys, `warp_keys` keys each, and keep a softmax of their
-    own; they are merged at the end of a unit, in the order of the warps. `q_in`: a warp holds its rows of Q in registers,
-    or reads them from shared memory for each tile. One more warp loads: a ring of `stages` tiles of K and V. The tiles of all units are dealt out in equal, contiguous runs, so that a block may end one unit and
-    begin another; the pieces of a unit are merged by the block that ends last, in the order of the keys.
+    own; they are merged at the end of a unit, in the order of the warps. `q_in`: a warp holds its rows of Q in
+    registers, or reads them from shared memory for each tile. One more warp loads: a ring of `stages` tiles of K and V.
+    A unit's keys are cut into pieces, numbered with units fastest; a block takes one piece after the other. The pieces
+    of a unit are merged by the block that ends last, in the order of the keys.
     """
 
     head_dim: int
@@ -116,10 +117,10 @@ class DecodeTile:
         return self.rows * 16 * self.k_steps * 2 if self.q_in == "shared" else 0
 
     def shared_bytes(self) -> int:
-        """Bytes of the pool in the order in which `lower` allocates: K and V rings, messages, Q, barriers, a flag."""
+        """Bytes of the pool, in the order in which `lower` allocates: K, V, messages, Q, barriers, places, a flag."""
         end = self.stages * self.stage_bytes
-        end += self.row_tiles * max(1, self.warps // 2) * self.message_floats * 4
-        return end + self.q_bytes + 16 * self.stages + 16
+        end += self.consumers * self.message_floats * 4 if self.warps > 1 else 0
+        return end + self.q_bytes + 20 * self.stages + 4
 
     def strides(self, seq: str, heads: Any, dim: int) -> tuple[Any, Any, Any]:
         """Elements between heads, rows and batches, as launch formulas."""
@@ -147,26 +148,31 @@ class DecodeTile:
         before = ["sub", ["sub", "seq_kv", "seq_q"], self.window_left]
         return ["div", ["max", 0, before], self.block_kv]
 
-    def launch(self, multiprocessors: int, *, dealing: str, dependent: bool) -> Json:
-        """`dealing`: "even" gives all resident blocks the same number of tiles, give or take one; "split" cuts every
-        unit into as many whole pieces as blocks are resident for it, one piece a block."""
+    def cut(self, resident: int, waves: int) -> tuple[Any, Any, Any]:
+        """(tiles of a unit, tiles of a piece, pieces of a unit) as formulas: about `waves` pieces a resident block."""
+        tiles: Any = ["sub", ["ceildiv", "seq_kv", self.block_kv], self.first_tile()]
+        wanted = ["min", tiles, ["max", 1, ["div", resident * waves, ["mul", "batch", "heads_kv"]]]]
+        length: Any = ["ceildiv", tiles, wanted]
+        return tiles, length, ["ceildiv", tiles, length]
+
+    def launch(self, multiprocessors: int, *, waves: int, dynamic: bool, dependent: bool) -> Json:
+        """`dynamic`: a block fetches its next piece when its loads have got that far, instead of every grid'th."""
         units: Any = ["mul", "batch", "heads_kv"]
         resident = multiprocessors * self.blocks_per_sm
-        unit_tiles: Any = ["sub", ["ceildiv", "seq_kv", self.block_kv], self.first_tile()]
-        if dealing == "split":
-            pieces = ["min", unit_tiles, ["max", 1, ["div", resident, units]]]
-            grid: Any = ["mul", units, pieces]
-            # Padded to a multiple: tiles behind the last key load zeros and are masked.
-            unit_tiles = ["mul", pieces, ["ceildiv", unit_tiles, pieces]]
-        else:
-            grid = ["min", resident, ["mul", units, unit_tiles]]
+        unit_tiles, length, pieces = self.cut(resident, waves)
+        items: Any = ["mul", units, pieces]
+        grid: Any = ["min", resident, items]
         q = self.strides("seq_q", "heads_q", self.head_dim)
         o = self.strides("seq_q", "heads_q", self.head_dim_v)
         arguments: Json = {
             **{f"{name}_map": self.tensor_map(name) for name in "kv"},
-            **{f"{name}_ptr": pointer(name) for name in ("q", "o", "lse", "partial", "counter")},
+            **{f"{name}_ptr": pointer(name) for name in ("q", "o", "lse", "partial", "counter", "queue")},
             "units": integer(units),
             "unit_tiles": integer(unit_tiles),
+            "length": integer(length),
+            "pieces": integer(pieces),
+            "items": integer(items),
+            "dynamic": integer(int(dynamic)),
             "first": integer(self.first_tile()),
             "grid": integer(grid),
             "group": integer(["div", "heads_q", "heads_kv"]),
@@ -184,8 +190,8 @@ class DecodeTile:
             "arguments": arguments,
         }
         workspace = {
-            # A block has at most two pieces that others continue: where it begins, and where it ends.
-            "partial": {"nbytes": ["mul", grid, 2 * 4 * self.piece_floats]},
+            "partial": {"nbytes": ["if", ["sub", pieces, 1], ["mul", items, 4 * self.piece_floats], 16]},
             "counter": {"nbytes": ["mul", units, 4], "zero": True},
+            "queue": {"nbytes": 4, "zero": True},
         }
         return {"workspace": workspace, "kernels": [kernel]}

@@ -1,8 +1,9 @@
 """The decode attention kernel for Hopper: one stream of K and V, read once, under small products (mma.sync).
 
-Flash-Decoding's split over the keys, dealt out like stream-K: every block gets the same run of key tiles, whatever the
-units (batch, KV head) are. Scores are in units of log2 with the scale folded in. A query row is r = i * group + h: all
-heads of a KV head are rows of one product, so that its keys are read once for all of them.
+Flash-Decoding's split over the keys: the keys of a unit (batch, KV head) are cut into pieces, which resident blocks take
+one after the other while their ring of loads never runs dry; the block that ends a unit's last piece merges them. Scores
+are in units of log2 with the scale folded in. A query row is r = i * group + h: all heads of a KV head are rows of one
+product, so that its keys are read once for all of them.
 """
 
 # ruff: noqa: E741  (O is the output, as everywhere in the papers)
@@ -21,19 +22,19 @@ _LOG2E = math.log2(math.e)
 _EX2 = "ex2.approx.ftz.f32"
 _DUMMY_MAP = [*[64] * 4, *[128] * 3, *[8] * 4, *[1] * 4, 0, 3, 3, 0]
 _LINE = 128  # bytes of a swizzled row
-_AHEAD = 8  # pieces whose loads are on their way together in a merge
+_HELD = 64  # floats of a lane, of pieces whose loads are on their way together in a merge
 
 
 def _take_ticket():
-    """(name, source): counts a finished piece of a unit; true for the last one, which also sets the counter back."""
+    """(name, source): counts to `count`; what a block has written before is seen by whoever counts after it. The last
+    one sets the counter back."""
     name = "tw_take_ticket"
     return name, (
-        f"__device__ __forceinline__ int {name}(int* counter, int pieces) {{\n"
-        "  __threadfence();\n"
-        "  int last = atomicAdd(counter, 1) == pieces - 1;\n"
-        "  if (last) *reinterpret_cast<volatile int*>(counter) = 0;\n"
-        "  __threadfence();\n"
-        "  return last;\n"
+        f"__device__ __forceinline__ int {name}(int* counter, int count) {{\n"
+        "  int old;\n"
+        '  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(old) : "l"(counter) : "memory");\n'
+        "  if (old == count - 1) *reinterpret_cast<volatile int*>(counter) = 0;\n"
+        "  return old;\n"
         "}\n"
     )
 
@@ -46,8 +47,10 @@ def decode_kernel(c: DecodeTile):
     NS, NO, NP, NQ = KW // 2, 8 * VN, KW // 4, 4 if STAGED else 4 * KD
     K_BYTES, V_BYTES = BKV * KCH * _LINE, BKV * VCH * _LINE
     PIECE, PIECE_O, MESSAGE = c.piece_floats, c.rows * 16 * VN, c.message_floats
-    BUFFERS = max(1, W // 2)
+    NB = 2 * VN                             # blocks of 8 columns of O
+    OWN = -(-NB // W)                       # of which a warp stores so many
     LANE_COLS = -(-16 * VN // 128)  # vectors of 4 columns that a lane sums in a merge
+    AHEAD = _HELD // (4 * LANE_COLS)
     LEFT, RIGHT, CAP = c.window_left, c.right, c.softcap
     SCALE = c.scale * _LOG2E
     dt, NEG = c.dtype, float("-inf")
@@ -93,9 +96,9 @@ def decode_kernel(c: DecodeTile):
     # fmt: off
     @T.prim_func
     def main(q_ptr: T.handle, k_ptr: T.handle, v_ptr: T.handle, o_ptr: T.handle, lse_ptr: T.handle,
-             partial_ptr: T.handle, counter_ptr: T.handle, batch: T.int32, heads_q: T.int32, heads_kv: T.int32,
-             seq_q: T.int32, seq_kv: T.int32, units: T.int32, unit_tiles: T.int32, first: T.int32, grid: T.int32,
-             group: T.int32, q_head: T.int32, q_row: T.int32, q_batch: T.int32, o_head: T.int32, o_row: T.int32,
+             partial_ptr: T.handle, counter_ptr: T.handle, queue_ptr: T.handle, batch: T.int32, heads_q: T.int32, heads_kv: T.int32,
+             seq_q: T.int32, seq_kv: T.int32, units: T.int32, unit_tiles: T.int32, length: T.int32, pieces: T.int32,
+             items: T.int32, dynamic: T.int32, first: T.int32, grid: T.int32, group: T.int32, q_head: T.int32, q_row: T.int32, q_batch: T.int32, o_head: T.int32, o_row: T.int32,
              o_batch: T.int32):
         T.func_attr({"global_symbol": "main"})
         q = T.match_buffer(q_ptr, (batch, q_batch), dtype=dt, align=16)
@@ -103,8 +106,9 @@ def decode_kernel(c: DecodeTile):
         v = T.match_buffer(v_ptr, (batch, seq_kv, heads_kv, DV), dtype=dt, align=16)
         o = T.match_buffer(o_ptr, (batch, o_batch), dtype=dt, align=16)
         lse = T.match_buffer(lse_ptr, (batch, heads_q, seq_q), dtype="float32", align=4)
-        partial = T.match_buffer(partial_ptr, (grid * 2, PIECE), dtype="float32", align=16)
+        partial = T.match_buffer(partial_ptr, (items, PIECE), dtype="float32", align=16)
         counter = T.match_buffer(counter_ptr, (units,), dtype="int32", align=4)
+        queue = T.match_buffer(queue_ptr, (1,), dtype="int32", align=4)
         k_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
         T.call_packed("runtime.cuTensorMapEncodeTiled", k_map, dt, 4, k.data, *_DUMMY_MAP)
         v_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
@@ -119,12 +123,14 @@ def decode_kernel(c: DecodeTile):
         pool = T.SMEMPool()
         Ks = pool.alloc((ST * K_BYTES // 2,), dt, align=1024)
         Vs = pool.alloc((ST * V_BYTES // 2,), dt, align=1024)
-        message = pool.alloc((RT * BUFFERS * MESSAGE,), "float32", align=16)
+        if W > 1:
+            message = pool.alloc((NW * MESSAGE,), "float32", align=16)
         if STAGED:
             Qs = pool.alloc((RT * KD * 128,), "uint32", align=16)     # fragments, lane by lane
         full = pool.alloc((ST,), "uint64", align=8)
         empty = pool.alloc((ST,), "uint64", align=8)
-        flag = pool.alloc((4,), "int32", align=16)
+        places = pool.alloc((ST,), "int32", align=4)    # the item that a stage belongs to; -1 ends
+        flag = pool.alloc((1,), "int32", align=4)
         pool.commit()
 
         if warp == NW:
@@ -140,10 +146,8 @@ def decode_kernel(c: DecodeTile):
         # Q, K and V, and the workspace, may be what the kernel before is still writing.
         T.ptx.griddepcontrol.wait()
 
-        share: T.int32                  # tiles of every block, and one more for the first `more`
-        more: T.int32
-        t: T.int32
-        end: T.int32
+        item: T.int32                   # number of a piece: units are fastest, so that heads side by side are read together
+        following: T.int32
         unit: T.int32
         j: T.int32                      # tile of the unit
         stop: T.int32
@@ -151,12 +155,6 @@ def decode_kernel(c: DecodeTile):
         th: T.int32
         stage: T.int32
         phase: T.int32
-        share = T.truncdiv(units * unit_tiles, grid)
-        more = units * unit_tiles - share * grid
-        t = bx * share + T.min(bx, more)
-        end = t + share
-        if bx < more:
-            end = end + 1
         stage = 0
         phase = 0
 
@@ -169,20 +167,25 @@ def decode_kernel(c: DecodeTile):
 
         @T.inline
         def locate():
-            unit = T.truncdiv(t, unit_tiles)
-            j = t - unit * unit_tiles
-            stop = T.min(unit_tiles, j + end - t)
+            j = T.truncdiv(item, units)
+            unit = item - j * units
+            j = j * length
+            stop = T.min(unit_tiles, j + length)
             tb = T.truncdiv(unit, heads_kv)
             th = unit - tb * heads_kv
 
         if warp == NW:
             # ------------------------------------------------ producer
             if lane == 0:
-                while t < end:
+                item = bx
+                while item < items:
                     locate()
-                    t = t + stop - j
+                    following = item + grid
+                    if dynamic != 0:
+                        following = grid + call(ticket, queue.ptr_to([0]), items, returns="int32")
                     while j < stop:
                         T.cuda.mbarrier_wait(empty.ptr_to([stage]), phase ^ 1)
+                        places[stage] = item
                         T.ptx.mbarrier.arrive.expect_tx.shared.b64(full.ptr_to([stage]), T.uint32(c.stage_bytes))
                         for ch in T.unroll(KCH):
                             T.ptx[LOAD](Ks.ptr_to([stage * (K_BYTES // 2) + ch * (BKV * 64)]), T.address_of(k_map),
@@ -192,6 +195,10 @@ def decode_kernel(c: DecodeTile):
                                         ch * 64, th, (first + j) * BKV, tb, full.ptr_to([stage]))
                         j = j + 1
                         advance()
+                    item = following
+                T.cuda.mbarrier_wait(empty.ptr_to([stage]), phase ^ 1)
+                places[stage] = -1
+                T.ptx.mbarrier.arrive.shared.b64(full.ptr_to([stage]), T.uint32(1))
         else:
             # ------------------------------------------------ consumers
             Q = T.alloc_local((NQ,), "uint32")
@@ -211,17 +218,15 @@ def decode_kernel(c: DecodeTile):
             ks = T.alloc_local((4,), "uint32")        # shared addresses of the swizzled columns that this lane loads
             vs = T.alloc_local((4,), "uint32")
             got = T.alloc_local((4,), "float32")
+            theirs = T.alloc_local((4 * W,), "float32")
             w = T.alloc_local((2,), "uint32")
+            hold = T.alloc_local((_HELD,), "float32")
             mine: T.int32                             # this warp's place among those that share keys
             tile: T.int32                             # and its tile of rows
             row: T.int32
             rows: T.int32
             plain_hi: T.int32                         # keys in [plain_lo, plain_hi) are seen by every row
             plain_lo: T.int32
-            whole: T.int32
-            pieces: T.int32
-            slot: T.int32
-            owner: T.int32
             staged: T.uint32
             mine = warp % W
             tile = warp // W
@@ -324,35 +329,37 @@ def decode_kernel(c: DecodeTile):
                     T.ptx[PACK](P[i], S[2 * i + 1], S[2 * i])
 
             @T.inline
-            def fold(step):
-                # Warps [step, 2 step) hand what they have to the warps below, lane to lane.
-                spot = T.meta_var((tile * BUFFERS + mine % step) * MESSAGE + lane * 4)
-                if (mine >= step) & (mine < 2 * step):
-                    for i in T.unroll(NO // 4):
-                        T.ptx["st.shared.v4.f32"](message.ptr_to([spot + i * 128]), O[4 * i], O[4 * i + 1], O[4 * i + 2], O[4 * i + 3])
-                    T.ptx["st.shared.v4.f32"](message.ptr_to([spot + NO * 32]), top[0], top[1], total[0], total[1])
-                meet()
-                if mine < step:
-                    T.ptx["ld.shared.v4.f32"](got[0], got[1], got[2], got[3], message.ptr_to([spot + NO * 32]))
-                    for r in T.unroll(2):
-                        peak[r] = got[r]
-                        rise(r)
-                        T.ptx[_EX2](peak[r], got[r] - base[r])
-                        total[r] = total[r] * shrink[r] + got[2 + r] * peak[r]
-                    for i in T.unroll(NO // 4):
-                        T.ptx["ld.shared.v4.f32"](got[0], got[1], got[2], got[3], message.ptr_to([spot + i * 128]))
-                        for e in T.unroll(4):
-                            O[4 * i + e] = O[4 * i + e] * shrink[e // 2] + got[e] * peak[e // 2]
-                meet()
-
-            @T.inline
             def fold_warps():
-                if W >= 8:
-                    fold(4)
-                if W >= 4:
-                    fold(2)
-                if W >= 2:
-                    fold(1)
+                # Every warp hands over all it has, lane to lane, and sums the blocks of columns that it is to store, in
+                # the order of the warps.
+                if W > 1:
+                    for i in T.unroll(NB):
+                        T.ptx["st.shared.v4.f32"](message.ptr_to([warp * MESSAGE + i * 128 + lane * 4]), O[4 * i], O[4 * i + 1], O[4 * i + 2], O[4 * i + 3])
+                    T.ptx["st.shared.v4.f32"](message.ptr_to([warp * MESSAGE + NB * 128 + lane * 4]), top[0], top[1], total[0], total[1])
+                    meet()
+                    for i in T.unroll(4 * OWN):
+                        O[i] = T.float32(0)
+                    for r in T.unroll(2):
+                        top[r] = T.float32(NEG)
+                        total[r] = T.float32(0)
+                    for other in T.unroll(W):
+                        T.ptx["ld.shared.v4.f32"](theirs[4 * other], theirs[4 * other + 1], theirs[4 * other + 2], theirs[4 * other + 3],
+                                                  message.ptr_to([(tile * W + other) * MESSAGE + NB * 128 + lane * 4]))
+                        for r in T.unroll(2):
+                            top[r] = T.max(top[r], theirs[4 * other + r])
+                    for r in T.unroll(2):
+                        base[r] = T.Select(top[r] == T.float32(NEG), T.float32(0), top[r])
+                    for other in T.unroll(W):
+                        for r in T.unroll(2):
+                            T.ptx[_EX2](shrink[r], theirs[4 * other + r] - base[r])
+                            total[r] = total[r] + theirs[4 * other + 2 + r] * shrink[r]
+                        for i in T.unroll(OWN):
+                            if i * W + mine < NB:
+                                T.ptx["ld.shared.v4.f32"](got[0], got[1], got[2], got[3], message.ptr_to(
+                                    [(tile * W + other) * MESSAGE + (i * W + mine) * 128 + lane * 4]))
+                                for e in T.unroll(4):
+                                    O[4 * i + e] = O[4 * i + e] + got[e] * shrink[e // 2]
+                    meet()
                 for r in T.unroll(2):
                     total[r] = T.cuda.warp_sum(total[r], 4)
 
@@ -368,29 +375,23 @@ def decode_kernel(c: DecodeTile):
                     if row + r * 8 < rows:
                         at[r] = (th * group + (row + r * 8) % group) * o_head + T.truncdiv(row + r * 8, group) * o_row
                         shrink[r] = T.Select(total[r] > T.float32(0), T.float32(1) / total[r], T.float32(0))
-                        for i in T.unroll(-(-DV // 8)):
-                            T.ptx[PACK](w[0], O[4 * i + 2 * r + 1] * shrink[r], O[4 * i + 2 * r] * shrink[r])
-                            T.ptx["st.global.b32"](o.ptr_to([tb, at[r] + i * 8 + lane % 4 * 2]), w[0])
-                        if lane % 4 == 0:
+                        for i in T.unroll(OWN):
+                            if (i * W + mine) * 8 < DV:
+                                T.ptx[PACK](w[0], O[4 * i + 2 * r + 1] * shrink[r], O[4 * i + 2 * r] * shrink[r])
+                                T.ptx["st.global.b32"](o.ptr_to([tb, at[r] + (i * W + mine) * 8 + lane % 4 * 2]), w[0])
+                        if (mine == 0) & (lane % 4 == 0):
                             store_lse(row + r * 8, total[r], top[r])
 
             @T.inline
             def store_piece():
                 for r in T.unroll(2):
                     if row + r * 8 < rows:
-                        for i in T.unroll(2 * VN):
-                            T.ptx["st.global.v2.f32"](partial.ptr_to([slot, (row + r * 8) * (16 * VN) + i * 8 + lane % 4 * 2]),
-                                                      O[4 * i + 2 * r], O[4 * i + 2 * r + 1])
-                        if lane % 4 == 0:
-                            T.ptx["st.global.v2.f32"](partial.ptr_to([slot, PIECE_O + (row + r * 8) * 2]), top[r], total[r])
-
-            @T.inline
-            def owner_of(tile_):
-                # The block that this tile was dealt to.
-                if tile_ < more * (share + 1):
-                    owner = T.truncdiv(tile_, share + 1)
-                else:
-                    owner = more + T.truncdiv(tile_ - more * (share + 1), share)
+                        for i in T.unroll(OWN):
+                            if i * W + mine < NB:
+                                T.ptx["st.global.v2.f32"](partial.ptr_to([item, (row + r * 8) * (16 * VN) + (i * W + mine) * 8 + lane % 4 * 2]),
+                                                          O[4 * i + 2 * r], O[4 * i + 2 * r + 1])
+                        if (mine == 0) & (lane % 4 == 0):
+                            T.ptx["st.global.v2.f32"](partial.ptr_to([item, PIECE_O + (row + r * 8) * 2]), top[r], total[r])
 
             @T.inline
             def merge_row(here, acc):
@@ -400,35 +401,32 @@ def decode_kernel(c: DecodeTile):
                 total[0] = T.float32(0)
                 for i in T.unroll(4 * LANE_COLS):
                     acc[i] = T.float32(0)
-                for part in T.serial((pieces + 31) // 32):
-                    n = T.min(32, pieces - part * 32)
+                for part in T.serial((pieces + AHEAD - 1) // AHEAD):
+                    n = T.min(AHEAD, pieces - part * AHEAD)
                     got[0] = T.float32(NEG)
                     got[1] = T.float32(0)
                     if lane < n:
-                        piece = T.meta_var(part * 32 + lane)
                         T.ptx["ld.global.cg.v2.f32"](got[0], got[1], partial.ptr_to(
-                            [2 * (owner + piece) + T.Cast("int32", piece == 0), PIECE_O + here * 2]))
+                            [(part * AHEAD + lane) * units + unit, PIECE_O + here * 2]))
+                    for i in T.unroll(AHEAD):
+                        for vec in T.unroll(LANE_COLS):
+                            col = T.meta_var(vec * 128 + lane * 4)
+                            spot = T.meta_var((i * LANE_COLS + vec) * 4)
+                            for e in T.unroll(4):
+                                hold[spot + e] = T.float32(0)
+                            if (i < n) & (col < 16 * VN):
+                                T.ptx["ld.global.cg.v4.f32"](hold[spot], hold[spot + 1], hold[spot + 2], hold[spot + 3], partial.ptr_to(
+                                    [(part * AHEAD + i) * units + unit, here * (16 * VN) + col]))
                     peak[0] = T.cuda.warp_max(got[0], 32)
                     rise(0)
                     T.ptx[_EX2](peak[1], got[0] - base[0])
                     total[0] = total[0] * shrink[0] + T.cuda.warp_sum(got[1] * peak[1], 32)
                     for i in T.unroll(4 * LANE_COLS):
                         acc[i] = acc[i] * shrink[0]
-                    for some_ in T.serial((n + _AHEAD - 1) // _AHEAD):
-                        for i in T.unroll(_AHEAD):
-                            # Behind the last piece: the last one again, times 0.
-                            inside = T.meta_var(T.min(some_ * _AHEAD + i, n - 1))
-                            piece = T.meta_var(part * 32 + inside)
-                            base[1] = T.cuda.__shfl_sync(T.uint32(0xFFFFFFFF), peak[1], inside, 32)
-                            if some_ * _AHEAD + i >= n:
-                                base[1] = T.float32(0)
-                            for vec in T.unroll(LANE_COLS):
-                                col = T.meta_var(vec * 128 + lane * 4)
-                                if col < 16 * VN:
-                                    T.ptx["ld.global.cg.v4.f32"](got[0], got[1], got[2], got[3], partial.ptr_to(
-                                        [2 * (owner + piece) + T.Cast("int32", piece == 0), here * (16 * VN) + col]))
-                                    for e in T.unroll(4):
-                                        acc[4 * vec + e] = acc[4 * vec + e] + got[e] * base[1]
+                    for i in T.unroll(AHEAD):
+                        base[1] = T.cuda.__shfl_sync(T.uint32(0xFFFFFFFF), peak[1], i, 32)
+                        for e in T.unroll(4 * LANE_COLS):
+                            acc[e] = acc[e] + hold[i * LANE_COLS * 4 + e] * base[1]
                 shrink[0] = T.Select(total[0] > T.float32(0), T.float32(1) / total[0], T.float32(0))
                 at[0] = (th * group + here % group) * o_head + T.truncdiv(here, group) * o_row
                 for vec in T.unroll(LANE_COLS):
@@ -440,12 +438,15 @@ def decode_kernel(c: DecodeTile):
                 if lane == 0:
                     store_lse(here, total[0], top[0])
 
-            while t < end:
+            @T.inline
+            def take_item():
+                T.cuda.mbarrier_wait(full.ptr_to([stage]), phase)
+                item = places[stage]
+
+            take_item()
+            while item >= 0:
                 locate()
-                whole = T.Cast("int32", (j == 0) & (stop == unit_tiles))
-                slot = 2 * bx + T.Cast("int32", j == 0)
                 load_q()
-                t = t + stop - j
                 for r in T.unroll(2):
                     top[r] = T.float32(NEG)
                     total[r] = T.float32(0)
@@ -468,26 +469,20 @@ def decode_kernel(c: DecodeTile):
                     j = j + 1
                     advance()
                 fold_warps()
-                if whole != 0:
-                    if mine == 0:
-                        store_whole()
+                if pieces == 1:
+                    store_whole()
                 else:
-                    if mine == 0:
-                        store_piece()
-                    owner_of(unit * unit_tiles + unit_tiles - 1)
-                    pieces = owner + 1
-                    owner_of(unit * unit_tiles)
-                    pieces = pieces - owner
-                    T.cuda.thread_fence()
+                    store_piece()
                     meet()
                     if (warp == 0) & (lane == 0):
                         flag[0] = call(ticket, counter.ptr_to([unit]), pieces, returns="int32")
                     meet()
-                    if flag[0] != 0:
+                    if flag[0] == pieces - 1:
                         here: T.int32
                         here = warp
                         while here < rows:
                             merge_row(here, O)
                             here = here + NW
+                take_item()
     # fmt: on
     return main

@@ -1,4 +1,4 @@
-"""Public fault reports on attention, on the GPU: built here, loaded as a user would, with the answers that are known."""
+"""Public fault reports on attention, on the GPU: built here, loaded as a user would, against the known answers."""
 
 from dataclasses import replace
 

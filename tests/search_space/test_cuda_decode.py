@@ -1,4 +1,4 @@
-"""The Hopper decode sketch without a GPU: its domain, how tiles are dealt and merged, and that cubins keep to what is
+"""The Hopper decode sketch without a GPU: its domain, how keys are cut into pieces, and that cubins keep to what is
 declared."""
 
 import math
@@ -19,7 +19,7 @@ from workers.build.result import BuildToolMissing
 H200 = Target(kind="cuda", arch="sm_90a", model="NVIDIA H200", cores=132, l2_bytes=60 << 20, shared_bytes=227 * 1024)
 PLAIN: Knobs = {
     "row_tiles": 1, "warps": 4, "warp_keys": 16, "stages": 4, "q_in": "registers", "blocks_per_sm": 1,
-    "dealing": "even", "dependent": True,
+    "waves": 1, "schedule": "static", "dependent": True,
 }  # fmt: skip
 
 
@@ -74,6 +74,8 @@ def test_many_query_rows_are_left_to_the_forward_sketch() -> None:
         ({"head_dim": 256}, {"warps": 8}, "fragments"),
         ({}, {"stages": 7}, "shared_memory"),
         ({}, {"stages": 4, "blocks_per_sm": 2}, "shared_memory"),
+        ({}, {"schedule": "dynamic"}, "schedule"),
+        ({"seq_kv": 64}, {"waves": 2}, "waves"),
         ({"batch": 1 << 20}, {}, "index"),
     ],
 )
@@ -87,50 +89,30 @@ def test_choices_that_cannot_work_are_told_before_lowering(
     assert found.reason
 
 
-def runs(arguments: dict[str, int]) -> list[range]:
-    """The tiles of each block, as the kernel deals them."""
-    total, grid = arguments["units"] * arguments["unit_tiles"], arguments["grid"]
-    share, more = divmod(total, grid)
-    begins = [b * share + min(b, more) for b in range(grid)] + [total]
-    return [range(a, b) for a, b in zip(begins, begins[1:])]
-
-
-def owner(tile: int, arguments: dict[str, int]) -> int:
-    share, more = divmod(arguments["units"] * arguments["unit_tiles"], arguments["grid"])
-    return tile // (share + 1) if tile < more * (share + 1) else more + (tile - more * (share + 1)) // share
-
-
-@pytest.mark.parametrize("dealing", ["even", "split"])
+@pytest.mark.parametrize("waves", [1, 3, 32])
 @pytest.mark.parametrize(
     ("batch", "heads_kv", "seq_kv"), [(1, 1, 1), (1, 8, 8192), (1, 1, 65536), (5, 7, 333), (40, 8, 1000), (9, 16, 64)]
 )
-def test_every_tile_is_dealt_once_and_every_piece_has_a_slot(
-    dealing: str, batch: int, heads_kv: int, seq_kv: int
-) -> None:
+def test_pieces_cover_every_tile_once_and_fill_the_blocks(waves: int, batch: int, heads_kv: int, seq_kv: int) -> None:
     w = workload(batch=batch, heads_kv=heads_kv, heads_q=heads_kv * 4, seq_kv=seq_kv)
-    _, launch = plan(w, H200, {**PLAIN, "dealing": dealing})
+    knobs: Knobs = {**PLAIN, "waves": waves}
+    tile, launch = plan(w, H200, knobs)
     kernel = launch["kernels"][0]
     values = {n: evaluate(a["value"], extents(w)) for n, a in kernel["arguments"].items() if a["kind"] == "int32"}
-    assert evaluate(kernel["grid"], extents(w)) == values["grid"] <= max(132, batch * heads_kv)
-    assert values["unit_tiles"] * 64 >= seq_kv
-    dealt = runs(values)
-    assert all(run for run in dealt)
-    assert max(map(len, dealt)) - min(map(len, dealt)) <= (1 if dealing == "even" else 0)
-    if dealing == "split":
-        assert all(run.start // values["unit_tiles"] == (run.stop - 1) // values["unit_tiles"] for run in dealt)
-    slots: set[int] = set()
-    for block, run in enumerate(dealt):
-        assert {owner(t, values) for t in (run.start, run.stop - 1)} == {block}
-        for unit in range(run.start // values["unit_tiles"], (run.stop - 1) // values["unit_tiles"] + 1):
-            first, last = unit * values["unit_tiles"], (unit + 1) * values["unit_tiles"] - 1
-            if run.start > first or run.stop <= last:
-                slot = 2 * block + (run.start <= first)
-                # What the merge looks for: piece p of a unit is its owner's, in the upper slot for p = 0.
-                assert slot == 2 * block + (block == owner(first, values))
-                assert slot not in slots
-                slots.add(slot)
-    tile = tile_of(w, PLAIN)
-    assert evaluate(launch["workspace"]["partial"]["nbytes"], extents(w)) == 8 * values["grid"] * tile.piece_floats
+    tiles, length, pieces = values["unit_tiles"], values["length"], values["pieces"]
+    assert tiles == math.ceil(seq_kv / 64)
+    # As the kernel walks: piece p takes [p * length, min(tiles, (p + 1) * length)), none of them empty.
+    walked = [t for p in range(pieces) for t in range(p * length, min(tiles, (p + 1) * length))]
+    assert walked == list(range(tiles))
+    assert (pieces - 1) * length < tiles
+    units = batch * heads_kv
+    assert values["items"] == units * pieces
+    assert values["items"] <= max(132 * waves, units)
+    assert evaluate(kernel["grid"], extents(w)) == values["grid"] == min(132, values["items"])
+    partial = evaluate(launch["workspace"]["partial"]["nbytes"], extents(w))
+    assert partial == (values["items"] * tile.piece_floats * 4 if pieces > 1 else 16)
+    declared = sum(evaluate(x["nbytes"], extents(w)) for x in launch["workspace"].values())
+    assert SKETCH.resources(w, H200, knobs).workspace_bytes == declared
 
 
 def test_a_window_starts_at_the_first_key_that_the_first_row_sees() -> None:
@@ -161,8 +143,8 @@ def test_seeds_are_legal_and_features_finite(head_dim: int, seq_q: int) -> None:
 def test_predicted_traffic_reads_keys_once_whatever_the_split() -> None:
     w = workload()
     kv = 2 * 8 * 5000 * 2 * 128 * 2
-    for dealing in ("even", "split"):
-        traffic = SKETCH.traffic(w, H200, {**PLAIN, "dealing": dealing})
+    for waves in (1, 8):
+        traffic = SKETCH.traffic(w, H200, {**PLAIN, "waves": waves})
         assert kv <= traffic.memory_bytes <= kv * 1.01
         assert traffic.memory_bytes < traffic.l2_bytes < kv * 1.2
 

@@ -1,6 +1,4 @@
-"""Decode attention for Hopper (sm_90a): Flash-Decoding's split over the keys, dealt out evenly, in one kernel."""
-
-import math
+"""Decode attention for Hopper (sm_90a): Flash-Decoding's split over the keys, in one kernel."""
 
 from search_space.attention import AttentionWorkload
 from search_space.hopper.decode_tiles import ROWS, DecodeTile
@@ -23,6 +21,7 @@ HALF_TYPES = ("bfloat16", "float16")
 # Query rows of one KV head; more of them are compute bound, and the forward sketch's work.
 _MOST_ROWS = 128
 _MOST_CONSUMERS = 16
+_WAVE_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _STAGES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 28, 32)
 
 _FRAGMENTS = Constraint(
@@ -34,6 +33,8 @@ _SHARED = Constraint(
 _BOX = Constraint("box", "TMA loads at most 256 rows at once")
 _ROW_TILES = Constraint("row_tiles", "every query row of a KV head needs a place in a tile of 16")
 _WARPS = Constraint("warps", "at most 16 warps of a block compute")
+_SCHEDULE = Constraint("schedule", "only a block that takes several pieces can fetch the next one")
+_WAVES = Constraint("waves", "more waves that cut the keys no further are the same program")
 _INDEX = Constraint("index", "Q, O and the workspace are indexed with 32 bits")
 
 # (warps, warp_keys, blocks_per_sm); the last ones leave registers for many tiles of rows.
@@ -83,7 +84,8 @@ class CudaAttentionDecode(Sketch):
             Knob("stages", _STAGES, "tiles of K and V in shared memory"),
             Knob("q_in", ("registers", "shared"), "where a warp keeps its query rows"),
             Knob("blocks_per_sm", (1, 2, 3), "blocks that share a multiprocessor"),
-            Knob("dealing", ("even", "split"), "tiles dealt evenly to resident blocks, or whole pieces of a unit"),
+            Knob("waves", _WAVE_COUNTS, "pieces of the keys for each resident block, about"),
+            Knob("schedule", ("static", "dynamic"), "pieces are dealt to blocks ahead, or fetched when free"),
             Knob("dependent", (False, True), "programmatic dependent launch: set up under the kernel before"),
         )
 
@@ -101,53 +103,57 @@ class CudaAttentionDecode(Sketch):
         share = SHARED_SM_BYTES // c.blocks_per_sm - SHARED_RESERVED_BYTES
         if c.shared_bytes() > min(share, target.shared_bytes or SHARED_BLOCK_BYTES):
             return _SHARED
+        units, (_, pieces) = w.batch * w.heads_kv, _cut(w, c, target, knobs)
+        if knobs["schedule"] == "dynamic" and units * pieces <= target.cores * c.blocks_per_sm:
+            return _SCHEDULE
+        fewer = [n for n in _WAVE_COUNTS if n < int(knobs["waves"])]
+        if fewer and _cut(w, c, target, {**knobs, "waves": fewer[-1]})[1] == pieces:
+            return _WAVES
         elements = w.batch * w.heads_q * w.seq_q * max(w.head_dim, w.head_dim_v)
-        pieces = 2 * _grid(w, c, target, str(knobs["dealing"])) * c.piece_floats
-        tiles = w.batch * w.heads_kv * (ceildiv(w.seq_kv, c.block_kv) + target.cores * c.blocks_per_sm)
-        return _INDEX if max(elements, pieces, tiles) > INDEX_MAX else None
+        waves = target.cores * c.blocks_per_sm * int(knobs["waves"])
+        return _INDEX if max(elements, units * pieces * c.piece_floats, waves) > INDEX_MAX else None
 
     def resources(self, workload: Workload, target: Target, knobs: Knobs) -> Resources:
         w, c = attention_of(workload), tile_of(attention_of(workload), knobs)
-        grid = _grid(w, c, target, str(knobs["dealing"]))
-        workspace = 8 * grid * c.piece_floats + 4 * w.batch * w.heads_kv
+        units, (_, pieces) = w.batch * w.heads_kv, _cut(w, c, target, knobs)
+        workspace = (4 * units * pieces * c.piece_floats if pieces > 1 else 16) + 4 * units + 4
         return Resources(c.registers, c.shared_bytes(), c.threads, workspace)
 
     def traffic(self, workload: Workload, target: Target, knobs: Knobs) -> Traffic:
         """Memory: every visible key once. L2: Q once for each warp and piece, pieces written and read once."""
         w, c = attention_of(workload), tile_of(attention_of(workload), knobs)
-        units, grid = w.batch * w.heads_kv, _grid(w, c, target, str(knobs["dealing"]))
+        units, (_, pieces) = w.batch * w.heads_kv, _cut(w, c, target, knobs)
         seen = min(w.seq_kv, _tiles(w, c) * c.block_kv)
         kv = units * seen * (w.head_dim + w.head_dim_v) * 2.0
         small = w.batch * w.heads_q * w.seq_q * (w.head_dim + w.head_dim_v) * 2.0
-        pieces = max(units, grid) + (units if grid > units else 0)
-        again = pieces * _rows(w) * (2.0 * w.head_dim * c.warps + 8.0 * (w.head_dim_v + 2))
+        q = 2.0 * w.head_dim * (1 if c.q_in == "shared" else c.warps)
+        again = units * pieces * _rows(w) * (q + (8.0 * (w.head_dim_v + 2) if pieces > 1 else 0.0))
         return Traffic(memory_bytes=kv + small, l2_bytes=kv + small + again)
 
     def features(self, workload: Workload, target: Target, knobs: Knobs) -> dict[str, float]:
         w, c = attention_of(workload), tile_of(attention_of(workload), knobs)
-        grid = _grid(w, c, target, str(knobs["dealing"]))
         resident = target.cores * c.blocks_per_sm
-        tiles = w.batch * w.heads_kv * _tiles(w, c)
+        units, (length, pieces) = w.batch * w.heads_kv, _cut(w, c, target, knobs)
+        items, tiles = units * pieces, units * _tiles(w, c)
         # The block with the most tiles ends last.
-        longest = ceildiv(tiles, grid) * ceildiv(grid, resident)
+        longest = ceildiv(items, resident) * length
         return {
             "tile.m": float(c.rows),
             "tile.n": float(c.block_kv),
             "tile.k": float(w.head_dim),
             "tile.waste": 1.0 - w.seq_kv / (ceildiv(w.seq_kv, c.block_kv) * c.block_kv),
-            "gpu.waves": grid / resident,
-            "gpu.wave_efficiency": tiles / (longest * resident),
-            "gpu.busy_share": min(1.0, grid / resident),
-            "gpu.split": grid / (w.batch * w.heads_kv),
+            "gpu.waves": items / resident,
+            "gpu.wave_efficiency": min(1.0, tiles / (longest * resident)),
+            "gpu.busy_share": min(1.0, items / resident),
+            "gpu.split": float(pieces),
             "gpu.bytes_in_flight": float(c.stages * c.stage_bytes * c.blocks_per_sm),
             "gpu.accumulators": float(c.fragments),
             "gpu.blocks_per_sm": float(c.blocks_per_sm),
             "attention.row_waste": 1.0 - _rows(w) / c.rows,
             "attention.warps": float(c.warps),
             "attention.warp_keys": float(c.warp_keys),
-            "attention.tiles_of_block": tiles / grid,
-            "attention.straddle": float(tiles // (w.batch * w.heads_kv) * (w.batch * w.heads_kv) % grid > 0),
-            "attention.even": float(knobs["dealing"] == "even"),
+            "attention.tiles_of_piece": float(length),
+            "attention.dynamic": float(knobs["schedule"] == "dynamic"),
             "attention.q_staged": float(c.q_in == "shared"),
             "attention.dependent": float(bool(knobs["dependent"])),
         }
@@ -159,10 +165,10 @@ class CudaAttentionDecode(Sketch):
         q_in = "registers" if max(w.head_dim, w.head_dim_v) <= 128 else "shared"
         chosen: list[Knobs] = []
         for warps, warp_keys, blocks in _SEEDS:
-            for dealing in ("even", "split"):
+            for waves, schedule in ((1, "static"), (8, "dynamic"), (1, "dynamic")):
                 knobs: Knobs = {
                     "row_tiles": row_tiles, "warps": warps, "warp_keys": warp_keys, "stages": 2, "q_in": q_in,
-                    "blocks_per_sm": blocks, "dealing": dealing, "dependent": True,
+                    "blocks_per_sm": blocks, "waves": waves, "schedule": schedule, "dependent": True,
                 }  # fmt: skip
                 if (filled := most_stages(w, target, knobs)) is not None:
                     chosen.append(filled)
@@ -180,13 +186,12 @@ def _tiles(w: AttentionWorkload, c: DecodeTile) -> int:
     return ceildiv(w.seq_kv, c.block_kv) - first
 
 
-def _grid(w: AttentionWorkload, c: DecodeTile, target: Target, dealing: str) -> int:
-    """Blocks, as `DecodeTile.launch` has it in a formula."""
-    units, tiles = w.batch * w.heads_kv, _tiles(w, c)
-    resident = target.cores * c.blocks_per_sm
-    if dealing == "split":
-        return units * min(tiles, max(1, resident // units))
-    return min(resident, units * tiles)
+def _cut(w: AttentionWorkload, c: DecodeTile, target: Target, knobs: Knobs) -> tuple[int, int]:
+    """(tiles of a piece, pieces of a unit), as `DecodeTile.cut` has them in formulas."""
+    tiles = _tiles(w, c)
+    resident = target.cores * c.blocks_per_sm * int(knobs["waves"])
+    length = ceildiv(tiles, min(tiles, max(1, resident // (w.batch * w.heads_kv))))
+    return length, ceildiv(tiles, length)
 
 
 def most_stages(w: AttentionWorkload, target: Target, knobs: Knobs) -> Knobs | None:
@@ -219,7 +224,12 @@ def tile_of(w: AttentionWorkload, knobs: Knobs) -> DecodeTile:
 def plan(workload: Workload, target: Target, knobs: Knobs) -> tuple[DecodeTile, Json]:
     """The tile and the launch description of a choice."""
     c = tile_of(attention_of(workload), knobs)
-    return c, c.launch(target.cores, dealing=str(knobs["dealing"]), dependent=bool(knobs["dependent"]))
+    return c, c.launch(
+        target.cores,
+        waves=int(knobs["waves"]),
+        dynamic=knobs["schedule"] == "dynamic",
+        dependent=bool(knobs["dependent"]),
+    )
 
 
 SKETCH = CudaAttentionDecode()
