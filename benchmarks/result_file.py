@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from search_space.environment import EnvironmentIdentity
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 
@@ -24,13 +26,26 @@ class ResultFile:
     rows: list[Mapping[str, object]] = field(default_factory=list)
     tables: dict[str, object] = field(default_factory=dict)
     summary: dict[str, object] = field(default_factory=dict)
+    commit: str | None = None  # of the checkout measured, where git is not there to say it
+
+    def resume(self, folder: Path = RESULTS) -> None:
+        """Take over the rows and tables of the file that is there; what made it stays listed under `earlier_runs`.
+        FileNotFoundError when there is none, ValueError when it holds for another device or other versions."""
+        path = folder / f"{self.name}.json"
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for key in ("device", "arch", "cores", "torch", "tvm"):
+            if found["environment"].get(key) != self.environment.get(key):
+                raise ValueError(f"{path}: measured with another {key}: {found['environment'].get(key)}")
+        self.rows, self.tables, self.summary = found["rows"], found["tables"], found["summary"]
+        made = {key: found[key] for key in ("command", "date", "commit")}
+        self.tables["earlier_runs"] = [*found["tables"].get("earlier_runs", []), made]
 
     def write(self, folder: Path = RESULTS) -> Path:
         """Write what is there so far (a long benchmark writes after each row); returns the path."""
         document = {
             "command": command_line(),
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "commit": commit(),
+            "commit": self.commit or commit(),
             "environment": dict(self.environment),
             "protocol": self.protocol,
             "rows": self.rows,
@@ -63,6 +78,23 @@ def commit() -> str:
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in packages}
+
+
+def gpu_environment(identity: EnvironmentIdentity, cpu: str, cores: int) -> dict[str, object]:
+    """What a GPU result holds for; `cpu` and `cores` are those that the builders ran on."""
+    return {
+        "device": identity.model,
+        "arch": identity.arch,
+        "driver": identity.driver,
+        "cuda": identity.cuda,
+        "compiler": identity.compiler,
+        "cpu": cpu,
+        "cores": cores,
+        "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
+        "tvm": importlib.metadata.version("apache-tvm"),
+        **versions(["xgboost-cpu", "ray"]),
+    }
 
 
 def cpu_environment(model: str, arch: str, cores: int) -> dict[str, object]:

@@ -16,10 +16,12 @@ from tuner.ports import MeasurePolicy
 from workers import bench
 
 Json = Mapping[str, object]
+Handler = Callable[[Json, bytes], tuple[Json, bytes]]
 
 # Tasks kept ready beside the open one, so that a job that alternates between its tasks does not make inputs anew
-# with every batch: by bytes of their operands, the open one apart.
-KEPT_BYTES = 512 << 20
+# with every batch: by bytes of their operands, the open one apart. Two input sets with float64 references and error
+# bounds make the memory really held about four times that.
+KEPT_BYTES = 128 << 20
 
 
 class Workbench(Protocol):
@@ -37,6 +39,9 @@ class Workbench(Protocol):
     def vendor_note(self) -> str | None:
         """What a reader should know about the vendor's answer; None when there is nothing."""
 
+    def observed(self) -> Json:
+        """What was seen while the last kernel was timed: fields of an Observation, the device's own sensors."""
+
     def close(self) -> None:
         """Give the memory back."""
 
@@ -48,8 +53,9 @@ class _Opened:
 
 
 class MeasuringChild:
-    def __init__(self, make: Callable[[Workload], Workbench]) -> None:
+    def __init__(self, make: Callable[[Workload], Workbench], kept_bytes: Callable[[], int] | None = None) -> None:
         self._make = make
+        self._kept_bytes = kept_bytes or (lambda: KEPT_BYTES)
         self._tasks: OrderedDict[str, _Opened] = OrderedDict()
         self._contestants: dict[str, Any] = {}
         self._actions: dict[str, Callable[[Json, bytes], Json]] = {
@@ -77,7 +83,7 @@ class MeasuringChild:
         return {}
 
     def _shrink(self) -> None:
-        while sum(t.workload.footprint_bytes() for t in self._tasks.values()) > KEPT_BYTES:
+        while self._tasks and sum(t.workload.footprint_bytes() for t in self._tasks.values()) > self._kept_bytes():
             _, oldest = self._tasks.popitem(last=False)
             oldest.workbench.close()
 
@@ -106,6 +112,7 @@ class MeasuringChild:
             "calls": timing.calls,
             "max_rel_err": timing.max_rel_err,
             "raced_out": timing.raced_out,
+            "seen": dict(self._current.observed()),
         }
 
     def _admit(self, message: Json, payload: bytes) -> Json:
@@ -152,6 +159,16 @@ def cpu_child(arguments: Json) -> MeasuringChild:
 
     prepare_process(int(str(arguments["cores"])))
     return MeasuringChild(CpuWorkbench)
+
+
+def cuda_child(arguments: Json) -> Handler:
+    """Entry of the real child on the one GPU that its environment shows it; `uuid` names that for its sensors."""
+    from workers.cuda_workbench import CudaWorkbench, ending_with_the_context, kept_bytes, prepare_process
+    from workers.gpu_sensors import Sensors
+
+    prepare_process()
+    sensors = Sensors(str(arguments["uuid"]))
+    return ending_with_the_context(MeasuringChild(lambda workload: CudaWorkbench(workload, sensors), kept_bytes))
 
 
 def scripted_child(arguments: Json) -> MeasuringChild:

@@ -95,17 +95,39 @@ class BuilderPool:
         self.count = count
         self._guard = threading.Lock()
         self._actors: list[Any] = []
+        self._loads: list[int] = []  # builds of all sessions that each actor has
 
     def actors(self) -> Sequence[Any]:
         with self._guard:
             if not self._actors:
                 self._actors = list(self._make(self.count))
+                self._loads = [0] * len(self._actors)
             return tuple(self._actors)
+
+    def take(self) -> Any:
+        """The builder with the fewest builds; it has one more from now on, until `give_back`."""
+        self.actors()
+        with self._guard:
+            place = self._loads.index(min(self._loads))
+            self._loads[place] += 1
+            return self._actors[place]
+
+    def give_back(self, actor: Any) -> None:
+        with self._guard:
+            if actor in self._actors:
+                place = self._actors.index(actor)
+                self._loads[place] = max(0, self._loads[place] - 1)
+
+    def warm(self, kind: str) -> None:
+        """Start the builders and what they import for a kind of target, without waiting for it."""
+        for actor in self.actors():
+            actor.warm.remote(kind)
 
     def replace(self, dead: Any) -> None:
         with self._guard:
             if dead in self._actors:
-                self._actors[self._actors.index(dead)] = self._make(1)[0]
+                place = self._actors.index(dead)
+                self._actors[place], self._loads[place] = self._make(1)[0], 0
 
     def child_pids(self) -> list[int | None]:
         pids = [a.child_pid.options(concurrency_group=CONTROL).remote() for a in self.actors()]
@@ -136,9 +158,7 @@ class BuildWindow:
         return 2 * self._pool.count - len(self._flying)
 
     def submit(self, job: object, request: BuildRequest) -> None:
-        actors = self._pool.actors()
-        loads = [sum(actor is other for _, other in self._flying.values()) for actor in actors]
-        actor = actors[loads.index(min(loads))]
+        actor = self._pool.take()
         self._flying[actor.build.remote(request)] = (job, actor)
 
     def collect(self, timeout_s: float) -> list[tuple[object, BuildResult]]:
@@ -155,6 +175,7 @@ class BuildWindow:
 
     def _take(self, reference: Any) -> tuple[object, BuildResult]:
         job, actor = self._flying.pop(reference)
+        self._pool.give_back(actor)
         try:
             return job, ray.get(reference)
         except RayActorError as fault:
