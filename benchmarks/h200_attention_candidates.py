@@ -218,7 +218,7 @@ def _wider_domain() -> list[tuple[AttentionWorkload, Knobs]]:
         (_small(128, "bf16", False, True, window_left=37, window_right=20), {**two(), **mask}),
         (_small(64, "fp16", False, True, window_right=5), _knobs(64, 3, 2, "tma", "late")),
         (_small(64, "bf16", False, True, window_left=200), {**two(), **mask}),
-        (_small(128, "bf16", True, True, window_left=0), _knobs(80, 3, 2, "tma", "late", dynamic=True)),
+        (_small(128, "bf16", True, True, window_left=0), _knobs(64, 3, 2, "tma", "late", dynamic=True)),
         (_small(128, "bf16", True, True, softcap=20.0), two()),
         (_small(256, "bf16", True, True, softcap=50.0, window_left=300), _knobs(80, 2, 1, "direct", "early", lazy=8)),
     ]

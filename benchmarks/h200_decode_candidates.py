@@ -26,20 +26,17 @@ _KEYS_MOST = 1 << 19  # batch x keys: 2 GiB of K and V with 8 heads of 128
 Shape = tuple[int, int, int, str]
 _SHAPES: Mapping[int, tuple[Shape, ...]] = {
     64: (
-        (4, 16, 1, "registers"), (4, 32, 1, "registers"), (4, 16, 2, "registers"), (4, 32, 2, "registers"),
-        (8, 16, 1, "registers"),
+        (4, 16, 1, "registers"), (4, 32, 1, "registers"), (8, 16, 1, "registers"), (4, 32, 2, "registers"),
     ),
     128: (
-        (4, 16, 1, "registers"), (4, 32, 1, "registers"), (4, 16, 2, "registers"), (2, 32, 2, "registers"),
-        (2, 32, 1, "registers"), (4, 16, 1, "shared"),
+        (4, 16, 1, "registers"), (4, 32, 1, "registers"), (4, 16, 2, "registers"), (2, 32, 1, "registers"),
     ),
-    256: ((4, 16, 1, "shared"), (2, 32, 1, "shared"), (2, 16, 2, "shared"), (2, 16, 1, "shared")),
+    256: ((2, 32, 1, "shared"), (2, 16, 2, "shared"), (2, 16, 1, "shared")),
 }  # fmt: skip
 # waves, schedule, dependent
 Launch = tuple[int, str, bool]
 _LAUNCHES: tuple[Launch, ...] = (
-    (1, "static", True), (1, "static", False), (1, "dynamic", True), (2, "dynamic", True), (4, "dynamic", True),
-    (8, "dynamic", True), (16, "dynamic", True), (32, "dynamic", True), (4, "static", True),
+    (1, "static", True), (1, "static", False), (1, "dynamic", True), (4, "dynamic", True), (8, "dynamic", True),
 )  # fmt: skip
 
 

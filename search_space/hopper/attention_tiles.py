@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from search_space.attention import UNLIMITED
 from search_space.hopper.launch import integer, pointer
 from search_space.hopper.limits import round_up
 
@@ -15,6 +16,8 @@ _REGISTERS_DYNAMIC = {1: (0, 0), 2: (40, 232), 3: (32, 160)}
 # What a consumer needs beside accumulators (row state, addresses, ring positions) before ptxas spills or serialises
 # wgmma (C7512): seen with nvcc 13.0, 3 consumers, from 136 live accumulators of 160 registers on.
 _BESIDE_ACCUMULATORS = 28
+# And for the first key of each of its rows: 3 consumers spill with 124 live accumulators.
+_WINDOW_STATE = 12
 _LAUNCH_REGISTERS = {1: 255, 2: 168, 3: 128}
 _WG_ROWS = 64
 _CHUNK = 64  # columns of a 128-byte swizzled TMA box
@@ -77,7 +80,8 @@ class AttentionTile:
 
     @property
     def accumulator_room(self) -> int:
-        return (self.registers[1] or 248) - _BESIDE_ACCUMULATORS
+        window = _WINDOW_STATE if self.window_left != UNLIMITED else 0
+        return (self.registers[1] or 248) - _BESIDE_ACCUMULATORS - window
 
     @property
     def right(self) -> int:
