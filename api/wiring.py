@@ -46,7 +46,17 @@ def build_store(url: str, migrate: bool = False) -> SqlStore:
 
 
 def build_measurer(
-    choice: MeasurerChoice, ray_address: str | None = None, cores: int | None = None
+    choice: MeasurerChoice, ray_address: str | None = None, cores: int | None = None, peers: Sequence[str] = ()
+) -> ClosableMeasurer:
+    """`peers`: users' own kernels, module:function. ValueError for one that is not of that form."""
+    from workers.peers import check_spec
+
+    checked = tuple(check_spec(spec) for spec in peers)
+    return _build_measurer(choice, ray_address, cores, checked)
+
+
+def _build_measurer(
+    choice: MeasurerChoice, ray_address: str | None, cores: int | None, peers: tuple[str, ...]
 ) -> ClosableMeasurer:
     from workers.config import MeasurerConfig
     from workers.gpu_host import find_gpus
@@ -64,6 +74,7 @@ def build_measurer(
         temp_parent=temporary,
         address=ray_address,
         cores=cores or 0,
+        peers=peers,
         scenario=choice.scenario,
     )
     for folder in (cache, config.lock_dir):
@@ -76,8 +87,19 @@ def policies() -> Mapping[str, MeasurePolicy]:
     return {"cpu": MeasurePolicy(cache="warm"), "cuda": MeasurePolicy(cache="cold", run_timeout_s=15.0)}
 
 
-def build_api_settings(keys: Sequence[str] = (), accept_unknown_targets: bool = False) -> ApiSettings:
-    return ApiSettings(keys=tuple(keys), host_targets=_host_targets(), accept_unknown_targets=accept_unknown_targets)
+def build_api_settings(
+    keys: Sequence[str] = (),
+    accept_unknown_targets: bool = False,
+    keyed: bool = False,
+    keep_days: float | None = None,
+) -> ApiSettings:
+    return ApiSettings(
+        keys=tuple(keys),
+        keyed=keyed,
+        host_targets=_host_targets(),
+        accept_unknown_targets=accept_unknown_targets,
+        keep_jobs_s=None if keep_days is None else keep_days * 86400.0,
+    )
 
 
 def _host_targets() -> tuple[Target, ...]:

@@ -12,8 +12,9 @@ import os
 import time
 from pathlib import Path
 
-from benchmarks.h200_attention import Race
+from benchmarks.h200_attention import AttentionRace
 from benchmarks.h200_decode_candidates import quick_workloads, race_entries
+from benchmarks.h200_race import PLAN
 
 RECORDS = Path("benchmarks/records/h200_decode.jsonl.gz")
 
@@ -33,7 +34,8 @@ def race(args: argparse.Namespace) -> None:
     with args.out.open("a") as log:
         head = {"environment": environment(), "date": time.strftime("%Y-%m-%d"), "begun": begun}
         log.write(json.dumps(head) + "\n")
-        Race(args.paths[0], log, args.seconds, wanted(args), not args.no_check, "benchmarks.h200_decode").run()
+        check, module = not args.no_check, "benchmarks.h200_decode"
+        AttentionRace(args.paths[0], log, args.seconds, wanted(args), check, module).run()
         log.write(json.dumps({"environment_after": environment(), "wall_s": time.time() - begun}) + "\n")
     print(f"raced in {time.time() - begun:.1f} s", flush=True)
 
@@ -56,7 +58,7 @@ def main() -> None:
     elif args.action == "child":
         from benchmarks import h200_decode_worker
 
-        h200_decode_worker.run(args.paths[0], json.loads(os.environ["H200_PLAN"]))
+        h200_decode_worker.run(args.paths[0], json.loads(os.environ[PLAN]))
     elif args.action == "race":
         race(args)
     else:

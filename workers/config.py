@@ -18,7 +18,7 @@ class MeasurerConfig:
 
     `address` None starts a local Ray. `cores` are those that kernels run on and that builders share (0: all this
     process may use). `child_memory_bytes` limits the resident memory of one building or measuring child (0: four
-    fifths of the host's for real work, 1 GiB for a script). `scenario` answers in place of compiler and device.
+    fifths of its own host's for real work, 768 MiB for a script). `scenario` answers in place of compiler and device.
     """
 
     cache_dir: Path
@@ -31,6 +31,7 @@ class MeasurerConfig:
     object_store_bytes: int = 100 << 20
     namespace: str = "tilewright"
     scenario: Scenario | None = None
+    peers: tuple[str, ...] = ()  # users' own kernels, module:function, that finals compare ours with
     gpus: tuple[Gpu, ...] = ()  # of this host, that the user lets us use (a local Ray offers them)
     start_timeout_s: float = 120.0
     call_timeout_s: float = 60.0  # for an answer of an actor that has nothing to compute

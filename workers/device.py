@@ -21,7 +21,8 @@ from tuner.measurement import Measurement
 from tuner.outcome import Outcome
 from tuner.ports import MeasurePolicy, TaskRefused
 from workers import bench
-from workers.child import ChildProcess, ChildSpec, End, Failure, Reply
+from workers.child import ChildProcess, ChildSpec, Reply
+from workers.child_end import End, Failure
 from workers.device_lock import DeviceLease, HostLock
 from workers.final_bed import OUTCOMES, Entrant, OpenTask, RemoteBed
 from workers.median_interval import median_ci95
@@ -70,6 +71,11 @@ class Device:
     def renew(self, session: str) -> bool:
         with self._guard:
             return self._lease.renew(session)
+
+    def wanted(self, session: str) -> bool:
+        """Whether another session waits for what `session` holds; keeps it held."""
+        with self._guard:
+            return not self._lease.renew(session) or self._lease.wanted
 
     def release(self, session: str) -> None:
         with self._guard:

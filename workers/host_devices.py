@@ -6,6 +6,7 @@ import socket
 from collections.abc import Sequence
 
 from workers.child import ChildSpec
+from workers.child_memory import HOST_SHARE
 from workers.config import MeasurerConfig
 from workers.device import DeviceSettings
 from workers.device_probe import DeviceProbe
@@ -46,8 +47,10 @@ def _measuring_child(device_id: str, config: MeasurerConfig) -> ChildSpec:
         return ChildSpec("workers.measure_child:scripted_child", memory_limit_bytes=_memory(config))
     environment = _environment(device_id, config)
     if is_gpu(device_id):
-        return ChildSpec("workers.measure_child:cuda_child", {"uuid": device_id}, environment, _memory(config))
-    return ChildSpec("workers.measure_child:cpu_child", {"cores": config.worker_cores}, environment, _memory(config))
+        arguments: dict[str, object] = {"uuid": device_id, "peers": list(config.peers)}
+        return ChildSpec("workers.measure_child:cuda_child", arguments, environment, _memory(config))
+    arguments = {"cores": config.worker_cores, "peers": list(config.peers)}
+    return ChildSpec("workers.measure_child:cpu_child", arguments, environment, _memory(config))
 
 
 def builder_child(config: MeasurerConfig) -> ChildSpec:
@@ -61,9 +64,8 @@ def builder_child(config: MeasurerConfig) -> ChildSpec:
 
 
 def _memory(config: MeasurerConfig) -> int:
-    if config.child_memory_bytes or config.scenario is None:
-        return config.child_memory_bytes
-    return SCRIPTED_MEMORY_BYTES
+    default = HOST_SHARE if config.scenario is None else SCRIPTED_MEMORY_BYTES
+    return config.child_memory_bytes or default
 
 
 def _environment(device_id: str, config: MeasurerConfig) -> dict[str, str]:

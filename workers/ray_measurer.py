@@ -133,12 +133,16 @@ class RayMeasurer:
         _quieten_ray()
         try:
             ray.init(**options)
-        except (ConnectionError, RuntimeError, TimeoutError) as fault:
+        except Exception as fault:  # Ray raises a bare Exception when a busy machine is slow to start its processes
+            ray.shutdown()
             where = config.address or "on this machine"
             raise MeasurerUnavailable(f"Ray {where} cannot be reached or started: {fault}") from fault
         self._started = True
         if config.gpus and config.scenario is None:
-            self._pool(config.gpus[0].uuid).warm("cuda")  # importing TVM takes seconds: now, not at the first job
+            # Importing TVM and torch takes seconds: now, not at the first job.
+            self._pool(config.gpus[0].uuid).warm("cuda")
+            for gpu in config.gpus:
+                self._remote(gpu.uuid).start("warm_up", False)
 
     def _remote(self, device_id: str) -> RemoteDevice:
         if device_id not in self._devices:

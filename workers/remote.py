@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -25,6 +26,14 @@ class Cancelled(RuntimeError):
     """The session was cancelled while it waited for the device."""
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call on its way to an actor, or there."""
+
+    actor: Any
+    reference: Any
+
+
 class RemoteDevice:
     """One device's actor, remade when it dies. Thread-safe."""
 
@@ -42,8 +51,16 @@ class RemoteDevice:
 
     def work(self, method: str, *arguments: object) -> Any:
         """A call that may take as long as its own limits allow. Raises DeviceLost."""
+        return self.answer(self.start(method, *arguments))
+
+    def start(self, method: str, *arguments: object) -> "Call":
+        """The same without waiting: such calls are done one after another, in this order."""
         actor = self.actor()
-        return self._get(actor, getattr(actor, method).remote(*arguments), None)
+        return Call(actor, getattr(actor, method).remote(*arguments))
+
+    def answer(self, call: "Call") -> Any:
+        """What a started call gave. Raises DeviceLost."""
+        return self._get(call.actor, call.reference, None)
 
     def control(self, method: str, *arguments: object, timeout_s: float | None = None) -> Any:
         """A call that is answered at once, even while a measurement runs. Raises DeviceLost, MeasurerUnavailable."""
@@ -161,12 +178,13 @@ class BuildWindow:
         actor = self._pool.take()
         self._flying[actor.build.remote(request)] = (job, actor)
 
-    def collect(self, timeout_s: float) -> list[tuple[object, BuildResult]]:
-        """The builds that ended; waits up to `timeout_s` for the first."""
-        if not self._flying:
+    def collect(self, timeout_s: float, unless: Call | None = None) -> list[tuple[object, BuildResult]]:
+        """The builds that ended; waits up to `timeout_s` for the first, or until `unless` is answered."""
+        awaited = [*self._flying, *([] if unless is None else [unless.reference])]
+        if not awaited:
             return []
-        ready, _ = ray.wait(list(self._flying), num_returns=1, timeout=timeout_s)
-        return [self._take(reference) for reference in ready]
+        ready, _ = ray.wait(awaited, num_returns=1, timeout=timeout_s)
+        return [self._take(reference) for reference in ready if reference in self._flying]
 
     def abort(self, owner: str) -> None:
         """Kill or drop the builds of `owner`; they end as WORKER_LOST."""

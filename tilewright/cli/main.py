@@ -12,6 +12,7 @@ from rich.console import Console
 from tilewright.cli import show
 from tilewright.cli.connect import AsJson, Db, Key, Url, connect, load_entry
 from tilewright.cli.errors import FAILED, INTERRUPTED, fail, print_json, shown
+from tilewright.cli.jobs import jobs_app
 from tilewright.cli.suites import BadSuite, read_suite
 from tilewright.cli.watch import exit_status
 from tilewright.cli.watch import watch as watch_job
@@ -23,6 +24,7 @@ submit_app = typer.Typer(no_args_is_help=True, help="Submit a job to a server.")
 best_app = typer.Typer(no_args_is_help=True, help="The best schedule known for a shape.")
 app.add_typer(submit_app, name="submit")
 app.add_typer(best_app, name="best")
+app.add_typer(jobs_app, name="jobs")
 
 Target = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 Trials = Annotated[int, typer.Option("--trials", help="distinct candidates to measure, over all tasks")]
@@ -130,19 +132,6 @@ def cancel(job: str, url: Url = None, key: Key = None, db: Db = None, as_json: A
 
 @app.command()
 @shown
-def jobs(url: Url = None, key: Key = None, db: Db = None, as_json: AsJson = False) -> None:
-    """List the jobs, newest first."""
-    with connect(url, key, db) as client:
-        items = list(client.pages("/v1/jobs", {"limit": 100}))
-    if as_json:
-        print_json(items)
-        return
-    for job in items:
-        print(f"{job['id']}  {job['state']:<11}  {job['trials']['done']:>5}/{job['max_trials']:<5}  {job['name']}")
-
-
-@app.command()
-@shown
 def lookups(url: Url = None, key: Key = None, db: Db = None, as_json: AsJson = False) -> None:
     """How often each shape was asked for, and how often the answer was exact, nearest, stale or missing."""
     with connect(url, key, db) as client:
@@ -193,7 +182,7 @@ def show_schedule(
     from tilewright.export import describe_artifact
 
     with connect(url, key, db) as client:
-        data = client.get(f"/v1/schedules/{schedule}")
+        data = client.schedule(schedule)
         try:
             program = describe_artifact(client.artifact(schedule), assembly=asm)
         except ArtifactError as fault:
@@ -207,18 +196,22 @@ def show_schedule(
 
 def main() -> None:
     """Entry point: exit status 0 done, 1 the job failed, 2 bad arguments, 130 interrupted."""
-    names = {e.name for e in entry_points(group="tilewright.commands")}
-    wanted = next((a for a in sys.argv[1:] if not a.startswith("-")), None)
-    if wanted in names:  # the service's commands cost its imports: only when asked for
-        extension = load_entry("tilewright.commands", str(wanted))
-        extension(app)
-    else:
-        for name in sorted(names):
-            app.command(name, help="(from the service)")(lambda: None)
     try:
+        _add_service_commands()
         app(standalone_mode=True)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _add_service_commands() -> None:
+    """They cost the service's imports: only the one that was asked for is loaded."""
+    names = {e.name for e in entry_points(group="tilewright.commands")}
+    wanted = next((a for a in sys.argv[1:] if not a.startswith("-")), None)
+    if wanted in names:
+        load_entry("tilewright.commands", str(wanted))(app)
+        return
+    for name in sorted(names):
+        app.command(name, help="(from the service)")(lambda: None)
 
 
 __all__ = ["FAILED", "app", "main"]
