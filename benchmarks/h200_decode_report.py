@@ -35,7 +35,7 @@ PROTOCOL = (
 
 def make_row(w: AttentionWorkload, log: Log, index: int, by: dict[str, Candidate]) -> Row | None:
     final = log.finals.get(index)
-    if final is None or not final["right_after"]:
+    if final is None or not final["right_after"] or final["final"] not in by:
         return None
     candidate, peers, latency = by[final["final"]], final["peers_s"], final["latency_s"]
     best = min(peers, key=lambda name: peers[name])

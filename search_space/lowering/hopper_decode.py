@@ -47,8 +47,8 @@ def decode_kernel(c: DecodeTile):
     NS, NO, NP, NQ = KW // 2, 8 * VN, KW // 4, 4 if STAGED else 4 * KD
     K_BYTES, V_BYTES = BKV * KCH * _LINE, BKV * VCH * _LINE
     PIECE, PIECE_O, MESSAGE = c.piece_floats, c.rows * 16 * VN, c.message_floats
-    NB = 2 * VN                             # blocks of 8 columns of O
-    OWN = -(-NB // W)                       # of which a warp stores so many
+    NB = 2 * VN  # blocks of 8 columns of O
+    OWN = -(-NB // W)  # of which a warp stores so many
     LANE_COLS = -(-16 * VN // 128)  # vectors of 4 columns that a lane sums in a merge
     AHEAD = _HELD // (4 * LANE_COLS)
     LEFT, RIGHT, CAP = c.window_left, c.right, c.softcap
