@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from benchmarks.h200_candidates import race_entries
+from benchmarks.h200_shapes import is_among
 
 _FIRST_TIMEOUT_S = 90.0  # until the first sign of life: imports
 _STEP_TIMEOUT_S = 20.0  # between two signs: the largest shape's reference takes a few seconds
@@ -53,6 +54,8 @@ def wanted(args: argparse.Namespace) -> list[int]:
     """Indices of the entries to run, in order."""
     entries = race_entries()
     indices = [i for i, (w, _) in enumerate(entries) if args.low <= w.m <= args.high]
+    if args.shapes:
+        indices = [i for i in indices if is_among(entries[i][0], args.shapes)]
     if args.only:
         first, last = (int(x) for x in args.only.split(":"))
         indices = [i for i in indices if first <= i < last]
@@ -178,6 +181,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seconds", type=float, default=500.0, help="stop after this many")
     parser.add_argument("--only", default="", help="FIRST:LAST entries of the race")
+    parser.add_argument("--shapes", type=Path, help="JSON list of [m, n, k]: these shapes of the models alone")
     parser.add_argument("--low", type=int, default=0, help="smallest m")
     parser.add_argument("--high", type=int, default=1 << 30, help="largest m")
     parser.add_argument("--offset", type=int, default=0)
