@@ -1,8 +1,8 @@
 """Candidates that fit one shape to the card: tiles, splits of k and clusters ranked by a model of one multiprocessor.
 
 For GEMMs with fewer tiles than multiprocessors what counts is how long one multiprocessor is busy: with its wgmmas, or with
-taking operands in from L2 (64 bytes a cycle). The kernels have run-time extents, so neighbours in the ranking are shared
-by many shapes.
+moving operands in and out of shared memory. The kernels have run-time extents, so neighbours in the ranking are shared by
+many shapes.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from search_space.sketches.cuda_gemm_splitk import space as splitk
 from search_space.target import Target
 
 _SPLIT_BEST, _WHOLE_BEST, _DEEP_BEST = 24, 16, 4
-_START_SECS = 4e-6
+_START_SECS = 3e-6
 _ROWS = ((64, 1), (128, 2), (128, 1), (192, 1), (256, 2))  # block_m, consumers
 # (rows, block_k, consumers, split, blocks_per_sm) of the skinny kernel: more rows in flight, longer reads of each row.
 _FEW_ROWS = (
@@ -115,8 +115,6 @@ def _busy_secs(w: GemmWorkload, target: Target, knobs: Knobs) -> float:
     """`splitk.predicted_secs` for tiles that one block computes."""
     c = gemm_space.tile_of(w, knobs)
     waves = ceildiv(gemm_space.tiles_of(w, c) // c.cluster, resident_clusters(c.cluster, target.cores))
-    products = w.k * c.block_m * c.block_n / splitk.MACS_PER_CYCLE
-    operands = w.k * (c.block_m + c.block_n) * 2 / splitk.BYTES_PER_CYCLE
-    stored = c.block_m * c.block_n * 2 / 32
-    busy = waves * (max(products, operands) + 0.1 * (products + operands) + stored) / splitk.CLOCK_HZ
-    return max(busy, w.footprint_bytes() / 4.1e12) + _START_SECS
+    stored = c.block_m * c.block_n * 2 / splitk.EXCHANGE_BYTES_PER_CYCLE
+    busy = waves * (w.k * splitk.cycles_of_k(c) + stored) / splitk.CLOCK_HZ
+    return splitk.overlapped(busy, w.footprint_bytes() / splitk.MEMORY_BYTES_PER_S) + _START_SECS

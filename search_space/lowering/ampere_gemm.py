@@ -9,16 +9,9 @@ from tvm.script import tirx as T
 
 from search_space.lowering import hopper_ptx  # noqa: F401  sets how TVM treats CUDA source
 from search_space.lowering.activation import activate
-from search_space.sketches.cuda_gemm_mma.tile import UNIT, MmaTile
+from search_space.sketches.cuda_gemm_mma.tile import UNIT, MmaTile, permuted
 
 _PTX_TYPE = {"float16": "f16", "bfloat16": "bf16"}
-
-
-def permuted(units: int, unit, row8):
-    """Where 16-byte unit `unit` of a row lies; `row8` is the row modulo 8, `units` how many a row has."""
-    if units % 8 == 0:
-        return T.bitwise_xor(unit, row8)
-    return T.bitwise_xor(unit, row8 // (8 // units))
 
 
 def fragment_loads(c: MmaTile):
@@ -95,7 +88,7 @@ def copies(c: MmaTile, rows: int, cols: int, vector: int):
                 pointer = source.ptr_to([offset + row0 + row, col])
                 if vector == 1:
                     T.buffer_store(held, T.uint16(0), [i * UNIT + j])
-                    T.evaluate(T.ptx["ld.global.b16"](held[i * UNIT + j], pointer, pred=valid & inside))
+                    T.evaluate(T.ptx["ld.global.b16"](held[i * UNIT + j], pointer, pred=valid & inside, preserve_dst=True))
                 else:
                     filled = T.if_then_else(valid, T.uint32(size), T.uint32(0))
                     to = target.ptr_to([base + where + j * vector])

@@ -18,7 +18,7 @@ from search_space.target import Target
 from search_space.workload import Workload
 
 HALF_TYPES = ("bfloat16", "float16")
-_INDEX_MAX = 2**31 - 1
+INDEX_MAX = 2**31 - 1
 _OVERHEAD_REGISTERS = 40  # addresses, counters, predicates: seen with nvcc 13.0
 
 _WARP = Constraint("warp_tile", "a warp's tile has whole blocks of 16 rows and of 16 columns (two mma, one ldmatrix.x4)")
@@ -31,7 +31,6 @@ _REGISTERS = Constraint(
 _SHARED = Constraint("shared_memory", "stages must fit what the architecture gives one block, and all blocks one SM")
 _THREADS = Constraint("threads", "between 64 and 1024 threads a block, and all blocks within what one SM holds")
 _STAGING = Constraint("staging", "a staged store writes 16-byte pieces of C (n a multiple of 8) through the stages' memory")
-_INDEX = Constraint("index", "operands are indexed with 32 bits")
 
 # block_m, block_n, block_k, warps_m, warps_n, stages, blocks_per_sm
 _SEEDS = (
@@ -67,7 +66,7 @@ class CudaGemmMma(Sketch):
             return Refusal("dtype_out", f"must be dtype_a ({w.dtype_a}), got {w.dtype_out}", (w.dtype_a,))
         if w.groups > 1:
             return Refusal("groups", "grouped GEMM has no sketch on this target yet", ("1",))
-        if max(w.m * w.k, w.n * w.k, w.m * w.n) * w.batch > _INDEX_MAX:
+        if max(w.m * w.k, w.n * w.k, w.m * w.n) * w.batch > INDEX_MAX:
             return Refusal("m", "operands are indexed with 32 bits: at most 2^31 - 1 elements each")
         return None
 
@@ -96,7 +95,7 @@ class CudaGemmMma(Sketch):
             return _THREADS
         if c.accumulators + c.fragments + c.held + _OVERHEAD_REGISTERS > c.register_limit or c.accumulators > 128:
             return _REGISTERS
-        if c.shared_bytes() > _shared_limit(target, c.blocks_per_sm):
+        if c.shared_bytes() > shared_limit(target, c.blocks_per_sm):
             return _SHARED
         if c.store == "staged" and (
             w.n % UNIT or not _even_units(c.warp_n // UNIT) or c.block_m * c.block_n * 2 > c.shared_bytes()
@@ -169,7 +168,7 @@ def _even_units(units: int) -> bool:
     return units in (2, 4) or (units > 0 and units % 8 == 0)
 
 
-def _shared_limit(target: Target, blocks: int) -> int:
+def shared_limit(target: Target, blocks: int) -> int:
     one = min(SHARED_BLOCK[target.arch] * KIB, target.shared_bytes or SHARED_BLOCK[target.arch] * KIB)
     return min(one, (SHARED_SM[target.arch] // blocks - 1) * KIB)
 
@@ -200,27 +199,31 @@ def tile_of(workload: Workload, knobs: Knobs) -> MmaTile:
     )
 
 
-def plan(workload: Workload, target: Target, knobs: Knobs) -> tuple[MmaTile, dict[str, Any]]:
-    """The tile and the launch description of a choice; extents are formulas (`tilewright.runtime`)."""
-    c = tile_of(workload, knobs)
-    tiles = ["mul", ["ceildiv", "m", c.block_m], ["ceildiv", "n", c.block_n]]
-    grid = ["mul", "batch", tiles]
+def launch_of(block_m: int, block_n: int, threads: int, shared_bytes: int, knobs: Knobs) -> dict[str, Any]:
+    """One kernel, one block a tile; extents are formulas (`tilewright.runtime`)."""
+    grid = ["mul", "batch", ["mul", ["ceildiv", "m", block_m], ["ceildiv", "n", block_n]]]
     values: dict[str, object] = {name: name for name in ("m", "n", "k", "batch")}
     values |= {"group": int(knobs["group"]), "by_n": int(bool(knobs["by_n"])), "grid": grid}
     pointers = {f"{name}_ptr": name.lower() for name in ("A", "B", "bias", "C")}
     kernel = {
         "symbol": "main_kernel",
         "grid": grid,
-        "block": c.threads,
+        "block": threads,
         "cluster": 1,
-        "shared_bytes": c.shared_bytes(),
+        "shared_bytes": shared_bytes,
         "dependent": False,
         "arguments": {
             **{name: {"kind": "pointer", "operand": operand} for name, operand in pointers.items()},
             **{name: {"kind": "int32", "value": value} for name, value in values.items()},
         },
     }
-    return c, {"workspace": {}, "kernels": [kernel]}
+    return {"workspace": {}, "kernels": [kernel]}
+
+
+def plan(workload: Workload, target: Target, knobs: Knobs) -> tuple[MmaTile, dict[str, Any]]:
+    """The tile and the launch description of a choice."""
+    c = tile_of(workload, knobs)
+    return c, launch_of(c.block_m, c.block_n, c.threads, c.shared_bytes(), knobs)
 
 
 SKETCH = CudaGemmMma()

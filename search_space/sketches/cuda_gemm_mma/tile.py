@@ -1,7 +1,7 @@
 """Arithmetic of a multistage cp.async + ldmatrix + mma.sync tile: shared memory, registers, copies. No tvm."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 KIB: Final = 1024
 # CUDA C++ programming guide, technical specifications by compute capability: bytes of shared memory that one block can be
@@ -11,6 +11,14 @@ SHARED_SM: Final = {"sm_80": 164, "sm_86": 100, "sm_87": 164, "sm_89": 100, "sm_
 THREADS_SM: Final = {"sm_80": 2048, "sm_86": 1536, "sm_87": 1536, "sm_89": 1536, "sm_90": 2048, "sm_90a": 2048}
 REGISTERS_SM: Final = 65536
 UNIT: Final = 8  # elements of 16 bits in what ldmatrix reads at once: 16 bytes
+
+
+def permuted(units: int, unit: Any, row8: Any) -> Any:
+    """Where 16-byte unit `unit` of a row of `units` lies, for a row that is `row8` modulo 8; integers or TVM expressions.
+
+    The eight rows that an ldmatrix reads at one column then lie in eight different groups of four banks.
+    """
+    return unit ^ row8 if units % 8 == 0 else unit ^ (row8 // (8 // units))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from search_space.hopper import gemm_space as common
 from search_space.hopper.launch import Json, split_launch
 from search_space.hopper.limits import ceildiv, resident_clusters
 from search_space.hopper.split import SplitTile
+from search_space.hopper.tiles import Tile
 from search_space.knob import Knob, Knobs
 from search_space.sketch import Constraint, Refusal, Resources, Sketch, Traffic
 from search_space.sketches.cuda_gemm_ws.space import BLOCK_N
@@ -113,20 +114,35 @@ class CudaGemmSplitK(Sketch):
         }  # fmt: skip
 
 
-# Cycles of a multiprocessor: 16-bit products of a wgmma, bytes that it takes in from L2, bytes of sums exchanged.
-MACS_PER_CYCLE, BYTES_PER_CYCLE, EXCHANGE_BYTES_PER_CYCLE = 2048, 64, 32
-CLOCK_HZ, _START_SECS = 1.7e9, 4e-6
+# What one multiprocessor does in a cycle: 16-bit products of wgmma, bytes in and out of shared memory (TMA writes what
+# wgmma reads), bytes of sums exchanged in a cluster.
+MACS_PER_CYCLE, SHARED_BYTES_PER_CYCLE, EXCHANGE_BYTES_PER_CYCLE = 2048, 128, 32
+CLOCK_HZ, MEMORY_BYTES_PER_S, _START_SECS = 1.7e9, 4.1e12, 3e-6
+
+
+def cycles_of_k(c: Tile) -> float:
+    """Cycles for one element of k of a tile: its products or its shared-memory traffic, whichever takes longer.
+
+    Each consumer's wgmma (64 rows) reads its rows of A and all columns of B from shared memory.
+    """
+    products = c.block_m * c.block_n / MACS_PER_CYCLE
+    written = 2 * (c.block_m + c.block_n)
+    read = 2 * (c.block_m + c.block_m // 64 * c.block_n)
+    return max(products, (written + read) / SHARED_BYTES_PER_CYCLE) + 0.05 * products
 
 
 def predicted_secs(w: GemmWorkload, target: Target, c: SplitTile) -> float:
-    """A block's share of k takes as long as its products or its operands' way from L2, whichever is longer."""
+    """Waves of clusters, each as long as one block's share of k and the exchange; at least the time to read memory."""
     waves = ceildiv(common.tiles_of(w, c) // c.cluster, resident_clusters(c.cluster, target.cores))
     steps = ceildiv(ceildiv(w.k, c.block_k), c.split) * c.block_k
-    products = steps * c.block_m * c.block_n / MACS_PER_CYCLE
-    operands = steps * (c.block_m + c.block_n) * 2 / BYTES_PER_CYCLE
     exchange = c.exchange_bytes * (c.split - 1) / c.split / EXCHANGE_BYTES_PER_CYCLE
-    busy = waves * (max(products, operands) + 0.1 * (products + operands) + exchange) / CLOCK_HZ
-    return max(busy, w.footprint_bytes() / 4.1e12) + _START_SECS
+    busy = waves * (steps * cycles_of_k(c) + exchange) / CLOCK_HZ
+    return overlapped(busy, w.footprint_bytes() / MEMORY_BYTES_PER_S) + _START_SECS
+
+
+def overlapped(busy: float, memory: float) -> float:
+    """The longer of two times, and a part of both: what is hidden is not hidden wholly."""
+    return max(busy, memory) + 0.1 * (busy + memory)
 
 
 def split_of(workload: Workload, knobs: Knobs) -> SplitTile:

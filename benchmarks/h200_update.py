@@ -1,0 +1,131 @@
+"""Puts a later sitting's races into the result file and the records: shapes raced again replace their rows.
+
+    python -m benchmarks.h200_update LOG... [--result docs/results/h200_gemm.json]
+        [--records benchmarks/records/h200_gemm.jsonl.gz]
+
+The later sitting races some shapes against the vendor again, with more candidates, the old winner among them; its row
+replaces the old one whether it is better or worse.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.h200_candidates import race_entries
+from benchmarks.h200_report import PROTOCOL, Row, Shapes, commit, environment_of, make_row, suite_of, summarise
+from benchmarks.records import Recorded, read_records, write_records
+from benchmarks.result_file import ROOT
+from search_space.gemm import GemmWorkload
+from tuner.outcome import Outcome
+
+RESULT = ROOT / "docs" / "results" / "h200_gemm.json"
+RECORDS = ROOT / "benchmarks" / "records" / "h200_gemm.jsonl.gz"
+_LATER = (
+    " Rows with a field sitting were raced again in that later one of environment.sittings, with more candidates (twelve "
+    "finalists instead of seven), the earlier winner among them, and replace the earlier rows whether better or worse; "
+    "their trials and wall_s count both."
+)
+
+
+def merge_records(old: Sequence[Recorded], new: Sequence[Recorded]) -> list[Recorded]:
+    """Old ones first, in their order; what was tried again is replaced."""
+    merged = {(r.workload.key, r.candidate.key): r for r in old}
+    merged.update({(r.workload.key, r.candidate.key): r for r in new})
+    return list(merged.values())
+
+
+def shape_of(row: Row) -> tuple[str, int, int, int]:
+    return row["suite"], row["m"], row["n"], row["k"]
+
+
+def replace_rows(rows: list[Row], fresh: Sequence[Row]) -> list[Row]:
+    """`rows` with those of the same suite and shape replaced; trials and wall_s added up."""
+    by = {shape_of(r): r for r in fresh}
+    out = []
+    for row in rows:
+        later = by.pop(shape_of(row), None)
+        if later is None:
+            out.append(row)
+            continue
+        spent = {"trials": later["trials"], "wall_s": round(row["wall_s"] + later["wall_s"], 2)}
+        out.append({**later, **spent})
+    return out + list(by.values())
+
+
+def fresh_rows(shapes: Shapes, sitting: int) -> tuple[list[Row], list[Row], list[Recorded]]:
+    """(stream rows, dependent rows, records) of the shapes that the logs hold."""
+    stream: list[Row] = []
+    dependent: list[Row] = []
+    records: list[Recorded] = []
+    for index, (w, chosen) in enumerate(race_entries()):
+        if index not in shapes.tried or suite_of(index) == "layouts":
+            continue
+        by = {c.key: c for c in chosen}
+        for launch, target in (("stream", stream), ("dependent", dependent)):
+            if (row := make_row(suite_of(index), w, shapes, index, by, launch)) is not None:
+                target.append({**row, "sitting": sitting})
+        for key, line in shapes.tried[index].items():
+            if key in by:
+                times = tuple(line.get("run_secs", ()))
+                records.append(Recorded(w, by[key], Outcome(line["outcome"]), times, line.get("max_rel_err")))
+    return stream, dependent, records
+
+
+def update(result: Row, old: Sequence[Recorded], logs: Sequence[Path]) -> tuple[Row, list[Recorded]]:
+    shapes = Shapes()
+    for log in logs:
+        shapes.read(log)
+    sittings = [*result["environment"]["sittings"], *shapes.environment]
+    stream, dependent, new = fresh_rows(shapes, len(sittings))
+    records = merge_records(old, new)
+    tried: dict[str, int] = {}
+    for r in records:
+        tried[r.workload.key] = tried.get(r.workload.key, 0) + 1
+    for row in (*stream, *dependent):
+        row["trials"] = tried[_workload(row).key]
+    rows = replace_rows(result["rows"], stream)
+    tables = dict(result["tables"])
+    tables["dependent_launch"] = replace_rows(tables["dependent_launch"], dependent)
+    tables["lost_children"] = tables["lost_children"] + shapes.lost
+    tables["wrong_after_timing"] = tables["wrong_after_timing"] + shapes.wrong_after
+    summary = {
+        **summarise(rows, tables["dependent_launch"], result["summary"]["shapes_expected"]),
+        "candidates_tried": len(records),
+        "candidates_right": sum(r.outcome is Outcome.OK for r in records),
+        "candidates_wrong": sum(r.outcome is Outcome.WRONG_ANSWER for r in records),
+    }
+    command = result["command"].split("; python -m benchmarks.h200_update")[0]
+    return {
+        **result,
+        "command": command + "; python -m benchmarks.h200_update LATER_LOG (shapes by --shapes FILE)",
+        "date": shapes.date,
+        "commit": commit(),
+        "environment": environment_of(sittings),
+        "protocol": PROTOCOL + _LATER,
+        "rows": rows,
+        "tables": tables,
+        "summary": summary,
+    }, records
+
+
+def _workload(row: Row) -> GemmWorkload:
+    names = ("m", "n", "k", "dtype", "batch", "trans_a", "trans_b", "b_constant", "epilogue")
+    return GemmWorkload.from_json({name: row[name] for name in names if name in row})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("logs", nargs="+", type=Path)
+    parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--records", type=Path, default=RECORDS)
+    args = parser.parse_args()
+    result, records = update(json.loads(args.result.read_text()), list(read_records(args.records)), args.logs)
+    args.result.write_text(json.dumps(result, indent=1) + "\n")
+    write_records(args.records, records, {"sittings": result["environment"]["sittings"]})
+    json.dump(result["summary"], sys.stdout, indent=1)
+
+
+if __name__ == "__main__":
+    main()
