@@ -14,14 +14,16 @@ from search_space.gemm import GemmWorkload
 from search_space.hopper import gemm_space
 from search_space.knob import Knobs
 from search_space.registry import get_sketch
+from search_space.sketches.cuda_gemm_mma import space as mma
 from search_space.sketches.cuda_gemm_padded import space as padded
+from search_space.sketches.cuda_gemm_simt import space as simt
 from search_space.sketches.cuda_gemm_skinny import space as skinny
 from search_space.sketches.cuda_gemm_splitk import space as splitk
 from search_space.sketches.cuda_gemm_streamk import space as streamk
 from search_space.sketches.cuda_gemm_ws import space as ws
 from search_space.target import Target
 
-PLANS: Mapping[str, Any] = {m.SKETCH.name: m.plan for m in (ws, streamk, splitk, skinny, padded)}
+PLANS: Mapping[str, Any] = {m.SKETCH.name: m.plan for m in (ws, streamk, splitk, skinny, padded, mma, simt)}
 H200 = Target(
     kind="cuda",
     arch="sm_90a",

@@ -1,8 +1,8 @@
 """Candidates that fit one shape to the card: tiles, splits of k and clusters ranked by a model of one multiprocessor.
 
-For GEMMs with fewer tiles than multiprocessors what counts is how long one multiprocessor is busy: with its wgmmas, or with
-moving operands in and out of shared memory. The kernels have run-time extents, so neighbours in the ranking are shared by
-many shapes.
+For GEMMs with fewer tiles than multiprocessors what counts is how long one multiprocessor is busy: with its wgmmas, or
+with moving operands in and out of shared memory. The kernels have run-time extents, so neighbours in the ranking are
+shared by many shapes.
 """
 
 import itertools

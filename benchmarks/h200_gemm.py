@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO
 
-from benchmarks.h200_candidates import race_entries
 from benchmarks.h200_shapes import is_among
+from benchmarks.h200_suites import SUITES
 
 _FIRST_TIMEOUT_S = 90.0  # until the first sign of life: imports
 _STEP_TIMEOUT_S = 20.0  # between two signs: the largest shape's reference takes a few seconds
@@ -52,7 +52,7 @@ def compile_all(folder: Path, jobs: int) -> None:
 
 def wanted(args: argparse.Namespace) -> list[int]:
     """Indices of the entries to run, in order."""
-    entries = race_entries()
+    entries = SUITES[args.suite]()
     indices = [i for i, (w, _) in enumerate(entries) if args.low <= w.m <= args.high]
     if args.shapes:
         indices = [i for i in indices if is_among(entries[i][0], args.shapes)]
@@ -65,7 +65,7 @@ def wanted(args: argparse.Namespace) -> list[int]:
 def child(args: argparse.Namespace) -> None:
     from benchmarks import h200_worker
 
-    entries = race_entries()
+    entries = SUITES[args.suite]()
     have = {path.stem for path in args.folder.glob("*.cubin")}
     from benchmarks.h200_keys import kernel_key
 
@@ -108,6 +108,7 @@ class Race:
     def _child(self) -> str:
         plan = json.dumps({"indices": self.todo, "skip": self.skip})
         command = [sys.executable, "-u", "-m", "benchmarks.h200_gemm", "child", str(self.args.folder)]
+        command += ["--suite", self.args.suite]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "H200_PLAN": plan}
         )
@@ -184,6 +185,7 @@ def main() -> None:
     parser.add_argument("--shapes", type=Path, help="JSON list of [m, n, k]: these shapes of the models alone")
     parser.add_argument("--low", type=int, default=0, help="smallest m")
     parser.add_argument("--high", type=int, default=1 << 30, help="largest m")
+    parser.add_argument("--suite", choices=sorted(SUITES), default="gemm")
     parser.add_argument("--offset", type=int, default=0)
     parser.add_argument("--step", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)

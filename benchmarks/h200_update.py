@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.h200_candidates import race_entries
+from benchmarks.h200_portable import layouts_checked, portable_entries
 from benchmarks.h200_report import PROTOCOL, Row, Shapes, commit, environment_of, make_row, suite_of, summarise
 from benchmarks.records import Recorded, read_records, write_records
 from benchmarks.result_file import ROOT
@@ -23,9 +24,9 @@ from tuner.outcome import Outcome
 RESULT = ROOT / "docs" / "results" / "h200_gemm.json"
 RECORDS = ROOT / "benchmarks" / "records" / "h200_gemm.jsonl.gz"
 _LATER = (
-    " Rows with a field sitting were raced again in that later one of environment.sittings, with more candidates (twelve "
-    "finalists instead of seven), the earlier winner among them, and replace the earlier rows whether better or worse; "
-    "their trials and wall_s count both."
+    " Rows with a field sitting were raced again in that later one of environment.sittings, with more candidates "
+    "(twelve finalists instead of seven), the earlier winner among them, and replace the earlier rows whether better "
+    "or worse; their trials and wall_s count both."
 )
 
 
@@ -110,6 +111,30 @@ def update(result: Row, old: Sequence[Recorded], logs: Sequence[Path]) -> tuple[
     }, records
 
 
+def add_portable(result: Row, logs: Sequence[Path]) -> Row:
+    """`result` with the races of the sketches for older cards as tables, without a share of a roof."""
+    shapes = Shapes()
+    for log in logs:
+        shapes.read(log)
+    timed: list[Row] = []
+    checked = {"right": 0, "other": 0}
+    for index, (w, chosen) in enumerate(portable_entries()):
+        outcomes = [line["outcome"] for line in shapes.tried.get(index, {}).values()]
+        checked["right"] += outcomes.count(Outcome.OK.value)
+        checked["other"] += len(outcomes) - outcomes.count(Outcome.OK.value)
+        row = make_row("portable", w, shapes, index, {c.key: c for c in chosen}, "stream")
+        if row is not None and index >= layouts_checked():
+            timed.append({k: v for k, v in row.items() if k != "roof_fraction"})
+    sittings = [*result["environment"]["sittings"], *shapes.environment]
+    tables = {
+        **result["tables"],
+        "sm_80_sketch_on_this_card": [r for r in timed if r["dtype"] != "float32"],
+        "float32_sketch": [r for r in timed if r["dtype"] == "float32"],
+        "portable_candidates": checked,
+    }
+    return {**result, "environment": {**result["environment"], "sittings": sittings}, "tables": tables}
+
+
 def _workload(row: Row) -> GemmWorkload:
     names = ("m", "n", "k", "dtype", "batch", "trans_a", "trans_b", "b_constant", "epilogue")
     return GemmWorkload.from_json({name: row[name] for name in names if name in row})
@@ -120,7 +145,12 @@ def main() -> None:
     parser.add_argument("logs", nargs="+", type=Path)
     parser.add_argument("--result", type=Path, default=RESULT)
     parser.add_argument("--records", type=Path, default=RECORDS)
+    parser.add_argument("--portable", action="store_true", help="the logs are of the race --suite portable")
     args = parser.parse_args()
+    if args.portable:
+        added = add_portable(json.loads(args.result.read_text()), args.logs)
+        args.result.write_text(json.dumps(added, indent=1) + "\n")
+        return
     result, records = update(json.loads(args.result.read_text()), list(read_records(args.records)), args.logs)
     args.result.write_text(json.dumps(result, indent=1) + "\n")
     write_records(args.records, records, {"sittings": result["environment"]["sittings"]})

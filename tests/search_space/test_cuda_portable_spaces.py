@@ -124,7 +124,13 @@ def test_each_constraint_of_the_float32_sketch_is_found_and_named(change: Knobs,
 
 @pytest.mark.parametrize(
     ("n", "k", "trans_b", "vectors"),
-    [(64, 64, True, (8, 8)), (64, 60, True, (4, 4)), (66, 62, False, (2, 2)), (63, 61, True, (1, 1)), (63, 64, False, (8, 1))],
+    [
+        (64, 64, True, (8, 8)),
+        (64, 60, True, (4, 4)),
+        (66, 62, False, (2, 2)),
+        (63, 61, True, (1, 1)),
+        (63, 64, False, (8, 1)),
+    ],
 )
 def test_copies_are_as_wide_as_the_rows_are_aligned(n: int, k: int, trans_b: bool, vectors: tuple[int, int]) -> None:
     w = workload(m=64, n=n, k=k, trans_b=trans_b)

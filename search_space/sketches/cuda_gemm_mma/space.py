@@ -1,4 +1,4 @@
-"""GEMM on any card from sm_80 on (A100, RTX 30, L40S, RTX 40, H100): 16-bit operands, float32 accumulation, any m, n, k."""
+"""GEMM on any card from sm_80 on (A100, RTX 30, L40S, RTX 40, H100): 16-bit operands, float32 sums, any m, n, k."""
 
 import math
 from typing import Any
@@ -21,7 +21,9 @@ HALF_TYPES = ("bfloat16", "float16")
 INDEX_MAX = 2**31 - 1
 _OVERHEAD_REGISTERS = 40  # addresses, counters, predicates: seen with nvcc 13.0
 
-_WARP = Constraint("warp_tile", "a warp's tile has whole blocks of 16 rows and of 16 columns (two mma, one ldmatrix.x4)")
+_WARP = Constraint(
+    "warp_tile", "a warp's tile has whole blocks of 16 rows and of 16 columns (two mma, one ldmatrix.x4)"
+)
 _UNITS = Constraint(
     "units", "a row of a tile has 2, 4 or a multiple of 8 units of 16 bytes, or ldmatrix meets its own banks"
 )
@@ -30,7 +32,9 @@ _REGISTERS = Constraint(
 )
 _SHARED = Constraint("shared_memory", "stages must fit what the architecture gives one block, and all blocks one SM")
 _THREADS = Constraint("threads", "between 64 and 1024 threads a block, and all blocks within what one SM holds")
-_STAGING = Constraint("staging", "a staged store writes 16-byte pieces of C (n a multiple of 8) through the stages' memory")
+_STAGING = Constraint(
+    "staging", "a staged store writes 16-byte pieces of C (n a multiple of 8) through the stages' memory"
+)
 
 # block_m, block_n, block_k, warps_m, warps_n, stages, blocks_per_sm
 _SEEDS = (
@@ -57,7 +61,9 @@ class CudaGemmMma(Sketch):
         w = gemm_of(workload)
         if target.arch not in SHARED_BLOCK:
             known = tuple(SHARED_BLOCK)
-            return Refusal("target.arch", f"mma.sync m16n8k16 on {', '.join(known)}, the device is {target.arch}", known)
+            return Refusal(
+                "target.arch", f"mma.sync m16n8k16 on {', '.join(known)}, the device is {target.arch}", known
+            )
         if w.dtype_a not in HALF_TYPES:
             return Refusal("dtype_a", f"16-bit operands only, got {w.dtype_a}", HALF_TYPES)
         if w.dtype_b != w.dtype_a:
@@ -141,7 +147,7 @@ class CudaGemmMma(Sketch):
         }
 
     def seeds(self, workload: Workload, target: Target) -> tuple[Knobs, ...]:
-        """None where wgmma and TMA do the same several times faster: the search then meets this sketch by chance alone."""
+        """None where the wgmma sketches apply: the search then meets this one by chance alone."""
         w = gemm_of(workload)
         if target.arch == "sm_90a" and w.k % 8 == 0 and w.n % 8 == 0 and w.m % 8 == 0:
             return ()

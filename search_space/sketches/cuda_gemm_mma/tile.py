@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 KIB: Final = 1024
-# CUDA C++ programming guide, technical specifications by compute capability: bytes of shared memory that one block can be
-# given, that all blocks of a multiprocessor share (1 KiB reserved for each), and threads resident there.
+# CUDA C++ programming guide, technical specifications by compute capability: KiB of shared memory that one block can
+# be given, that all blocks of a multiprocessor share (1 KiB reserved for each), and threads resident there.
 SHARED_BLOCK: Final = {"sm_80": 163, "sm_86": 99, "sm_87": 163, "sm_89": 99, "sm_90": 227, "sm_90a": 227}
 SHARED_SM: Final = {"sm_80": 164, "sm_86": 100, "sm_87": 164, "sm_89": 100, "sm_90": 228, "sm_90a": 228}
 THREADS_SM: Final = {"sm_80": 2048, "sm_86": 1536, "sm_87": 1536, "sm_89": 1536, "sm_90": 2048, "sm_90a": 2048}
@@ -14,7 +14,7 @@ UNIT: Final = 8  # elements of 16 bits in what ldmatrix reads at once: 16 bytes
 
 
 def permuted(units: int, unit: Any, row8: Any) -> Any:
-    """Where 16-byte unit `unit` of a row of `units` lies, for a row that is `row8` modulo 8; integers or TVM expressions.
+    """Where 16-byte unit `unit` of a row of `units` lies; `row8` is the row modulo 8. Integers or TVM expressions.
 
     The eight rows that an ldmatrix reads at one column then lie in eight different groups of four banks.
     """

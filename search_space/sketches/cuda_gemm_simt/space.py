@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-from search_space.gemm import GemmWorkload
 from search_space.knob import Knob, Knobs
 from search_space.sketch import Constraint, Refusal, Resources, Sketch, Traffic
 from search_space.sketches.cuda_gemm_mma.space import INDEX_MAX, gemm_of, launch_of, shared_limit
@@ -90,8 +89,8 @@ class CudaGemmSimt(Sketch):
         return Resources(c.register_limit, c.shared_bytes(), c.threads)
 
     def traffic(self, workload: Workload, target: Target, knobs: Knobs) -> Traffic:
-        """Memory: each operand once, plus what L2 cannot keep between tiles. L2: every tile's loads and stores. L1: what
-        threads read from shared memory, broadcasts within a warp counted once."""
+        """Memory: each operand once, plus what L2 cannot keep between tiles. L2: every tile's loads and stores. L1:
+        what threads read from shared memory, broadcasts within a warp counted once."""
         w, c = gemm_of(workload), tile_of(workload, knobs)
         m_tiles, n_tiles = -(-w.m // c.block_m), -(-w.n // c.block_n)
         a, b, out = w.m * w.k * 4.0, w.n * w.k * 4.0, w.m * w.n * 4.0
