@@ -21,7 +21,9 @@ def fragment_loads(c: MmaTile):
 
     def emit(regs, at, buffer, base, cols, row, unit, lane, trans):
         where = base + row * cols + permuted(cols // UNIT, unit, lane % 8) * UNIT
-        T.evaluate(T.ptx[name.format(".trans" if trans else "")](*[regs[at + i] for i in range(4)], buffer.ptr_to([where])))
+        T.evaluate(
+            T.ptx[name.format(".trans" if trans else "")](*[regs[at + i] for i in range(4)], buffer.ptr_to([where]))
+        )
 
     def load_a(regs, at, buffer, base, first, k16, lane):
         cols = c.copied_a[1]
@@ -88,7 +90,9 @@ def copies(c: MmaTile, rows: int, cols: int, vector: int):
                 pointer = source.ptr_to([offset + row0 + row, col])
                 if vector == 1:
                     T.buffer_store(held, T.uint16(0), [i * UNIT + j])
-                    T.evaluate(T.ptx["ld.global.b16"](held[i * UNIT + j], pointer, pred=valid & inside, preserve_dst=True))
+                    T.evaluate(
+                        T.ptx["ld.global.b16"](held[i * UNIT + j], pointer, pred=valid & inside, preserve_dst=True)
+                    )
                 else:
                     filled = T.if_then_else(valid, T.uint32(size), T.uint32(0))
                     to = target.ptr_to([base + where + j * vector])

@@ -57,7 +57,9 @@ def multiply_stage(c: SimtTile):
     def read(regs, which, width, buffer, start, step):
         for p in range(width // QUAD):
             at = which * width + p * QUAD
-            T.evaluate(T.ptx["ld.shared.v4.f32"](*[regs[at + i] for i in range(QUAD)], buffer.ptr_to([start + p * step])))
+            T.evaluate(
+                T.ptx["ld.shared.v4.f32"](*[regs[at + i] for i in range(QUAD)], buffer.ptr_to([start + p * step]))
+            )
 
     def stage(acc, af, bf, As, Bs, a_start, b_start):
         a_step, b_step = LANES_M * QUAD, LANES_N * QUAD
