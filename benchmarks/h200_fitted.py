@@ -10,13 +10,15 @@ from collections.abc import Iterator
 
 from search_space.gemm import GemmWorkload
 from search_space.hopper import gemm_space
-from search_space.hopper.limits import CLUSTER_MAX, ceildiv, resident_clusters
+from search_space.hopper.limits import ceildiv, resident_clusters
 from search_space.knob import Knobs
 from search_space.registry import get_sketch
 from search_space.sketches.cuda_gemm_splitk import space as splitk
 from search_space.target import Target
 
-_SPLIT_BEST, _WHOLE_BEST, _DEEP_BEST = 24, 16, 4
+_TURN_TILES, _SPLIT_TILES, _WHOLE_BEST, _DEEP_BEST = 6, 8, 10, 2
+# cluster_m, cluster_n
+_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
 _START_SECS = 3e-6
 _ROWS = ((64, 1), (128, 2), (128, 1), (192, 1), (256, 2))  # block_m, consumers
 # (rows, block_k, consumers, split, blocks_per_sm) of the skinny kernel: more rows in flight, longer reads of each row.
@@ -64,23 +66,26 @@ def _skinny(w: GemmWorkload, rows_of: tuple[tuple[int, int, int, int, int], ...]
 
 
 def _split(w: GemmWorkload, target: Target) -> Iterator[tuple[str, Knobs]]:
+    """Turns within a block first, with every way to share operands in a cluster; then splits without turns."""
     if ceildiv(w.m, 128) * ceildiv(w.n, 128) > 2 * target.cores:
         return  # tiles enough without
-    grid = itertools.product(_ROWS, range(16, 257, 16), (2, 3, 4, 5, 6, 8), (1, 2))
-    ranked: list[tuple[float, Knobs]] = []
-    for (block_m, consumers), block_n, split, cluster_m in grid:
-        if split * cluster_m > CLUSTER_MAX:
-            continue
-        staged = w.n % 8 == 0 and block_n % (16 * split) == 0
-        knobs: Knobs = {
-            "block_m": block_m, "block_n": block_n, "block_k": 64, "stages": 2, "consumers": consumers, "split": split,
-            "cluster_m": cluster_m, "cluster_n": 1, "store": "tma" if staged else "direct", "group": 8, "by_n": False,
-            "dependent": False,
-        }  # fmt: skip
-        ranked.append((splitk.predicted_secs(w, target, splitk.split_of(w, knobs)), knobs))
-    for rank, knobs in enumerate(_best("cuda_gemm_splitk", w, target, ranked, _SPLIT_BEST)):
-        yield "cuda_gemm_splitk", knobs
-        if rank < _DEEP_BEST:
+    for turns, rows, splits, count, clusters in (
+        (2, ((64, 2), (128, 2)), (1, 2, 4, 8), _TURN_TILES, _CLUSTERS),
+        (1, _ROWS, (2, 3, 4, 6, 8), _SPLIT_TILES, _CLUSTERS[:2]),
+    ):
+        ranked: list[tuple[float, Knobs]] = []
+        for (block_m, consumers), block_n, split in itertools.product(rows, range(16, 257, 16), splits):
+            staged = w.n % 8 == 0 and block_n % (16 * split * turns) == 0
+            knobs: Knobs = {
+                "block_m": block_m, "block_n": block_n, "block_k": 64, "stages": 2, "consumers": consumers,
+                "split": split, "turns": turns, "cluster_m": 1, "cluster_n": 1, "store": "tma" if staged else "direct",
+                "group": 8, "by_n": False, "dependent": False,
+            }  # fmt: skip
+            ranked.append((splitk.predicted_secs(w, target, splitk.split_of(w, knobs)), knobs))
+        best = _best("cuda_gemm_splitk", w, target, ranked, count)
+        for (cluster_m, cluster_n), knobs in itertools.product(clusters, best):
+            yield "cuda_gemm_splitk", {**knobs, "cluster_m": cluster_m, "cluster_n": cluster_n}
+        for knobs in best[:_DEEP_BEST]:
             yield "cuda_gemm_splitk", {**knobs, "block_k": 128}
 
 

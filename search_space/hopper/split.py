@@ -7,14 +7,24 @@ from search_space.hopper.tiles import Tile
 
 @dataclass(frozen=True)
 class SplitTile(Tile):
-    """A tile that `split` blocks of a cluster compute together, each one its share of k.
+    """A tile whose k is divided among `parts`: `split` blocks of a cluster, and in each block `turns` warpgroups.
 
-    The float32 sums of each block go to their owners' shared memory: rank r of the split owns columns
-    [r, r + 1) * block_n / split of the tile, adds what it was sent in rank order and stores it. The exchange lies
+    With two turns the consumers take every other stage instead of every other block of rows: each multiplies whole
+    tiles, so that one issues while the other waits. The float32 sums of each part go to their owners: part p owns
+    columns [p, p + 1) * block_n / parts of the tile, adds what it was sent in order and stores it. The exchange lies
     where the pipeline stages lay, since every load has been used by then.
     """
 
     split: int = 2
+    turns: int = 1
+
+    @property
+    def parts(self) -> int:
+        return self.split * self.turns
+
+    @property
+    def row_step(self) -> int:
+        return 64 * self.consumers // self.turns
 
     @property
     def cluster(self) -> int:
@@ -22,8 +32,8 @@ class SplitTile(Tile):
 
     @property
     def slice_width(self) -> int:
-        """Columns of C that one rank stores."""
-        return self.block_n // self.split
+        """Columns of C that one part stores."""
+        return self.block_n // self.parts
 
     @property
     def store_width(self) -> int:
@@ -31,13 +41,13 @@ class SplitTile(Tile):
 
     @property
     def exchange_bytes(self) -> int:
-        """float32 sums that a block receives, its own included."""
-        return self.block_m * self.block_n * 4
+        """float32 sums that a block's parts receive, their own included."""
+        return self.turns * self.block_m * self.block_n * 4
 
     @property
     def staging_bytes(self) -> int:
         """Every chunk of the slice has a staging buffer of its own: none is written twice."""
-        return 0 if self.store == "direct" else self.block_m * self.slice_width * 2
+        return 0 if self.store == "direct" else self.turns * self.block_m * self.slice_width * 2
 
     @property
     def ring_bytes(self) -> int:

@@ -1,9 +1,9 @@
 """The GEMM kernel with k divided inside a cluster: TMA + mbarrier ring + wgmma, sums through distributed shared memory.
 
-One cluster computes one tile (or cluster_m x cluster_n neighbouring ones, operands shared by multicast). Each block
-multiplies its share of k; then the float32 sums of column slice r go by st.async to the block of rank r, which adds them
-in rank order, so that the result depends on no timing, and stores its slice. No workspace, no second kernel, no flag
-in memory.
+One cluster computes one tile (or cluster_m x cluster_n neighbouring ones, operands shared by multicast). Each part (a
+block's share of k, or with two turns a warpgroup's every other stage of it) multiplies whole tiles; then the float32 sums
+of column slice p go to part p, by st.async or within the block, which adds them in the order of the parts, so that the
+result depends on no timing, and stores its slice. No workspace, no second kernel, no flag in memory.
 """
 
 from tvm.script import tirx as T
@@ -20,7 +20,7 @@ def split_kernel(c: SplitTile, entry: str = "main"):
     BM, BN, BK, S, NC, MI = c.block_m, c.block_n, c.block_k, c.stages, c.consumers, c.rows_of_64
     CM, CN, SP, CS = c.cluster_m, c.cluster_n, c.split, c.cluster
     (A, B), A_EL, B_EL = operands.strides(c), BM * BK, BN * BK
-    NACC, EW, SW = c.accumulators, c.store_width, c.slice_width
+    NACC, EW, SW, KG, PARTS = c.accumulators, c.store_width, c.slice_width, c.turns, c.parts
     BATCH, EARLY, SHARED = c.batched, c.early_b, CM * CN > 1
     RANK = 3 if BATCH else 2
     PREG, CREG = PRODUCER_REGISTERS[NC], CONSUMER_REGISTERS[NC]
@@ -32,9 +32,11 @@ def split_kernel(c: SplitTile, entry: str = "main"):
     # Rank in the cluster: share of k first, then the row of tiles, then the column.
     AMASK, BMASK = sum(1 << (SP * CM * j) for j in range(CN)), sum(1 << (SP * j) for j in range(CM))
     fence, fence_src = ptx.fence_accumulators(NACC)
-    T4, CG, CHUNKS = NC * 128, SW // 8, SW // EW  # threads that exchange; units of 8 columns and stores of a slice
+    # Threads of a part; units of 8 columns and stores of a slice; bytes of the sums of a slice from one part, and of all.
+    T4, CG, CHUNKS = NC // KG * 128, SW // 8, SW // EW
+    PIECE, BOX = MI * CG * T4 * 16, BM * BN * 4
     SEND = "st_async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
-    STAGING = BM * BN * 2  # element (16 bits) at which staged stores begin, behind the exchange
+    STAGING = c.exchange_bytes // 2  # element (16 bits) at which staged stores begin, behind the exchange
 
     def coords3(inner, outer, b):
         return [inner, outer, b] if BATCH else [inner, outer]
@@ -58,7 +60,8 @@ def split_kernel(c: SplitTile, entry: str = "main"):
 
         T.device_entry()
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": 1})
-        rank = T.cta_id_in_cluster([CS])
+        if CS > 1:
+            rank = T.cta_id_in_cluster([CS])
         bx = T.cta_id([clusters * CS])
         wg = T.warpgroup_id([NC + 1])
         warp = T.warp_id_in_wg([4])
@@ -72,14 +75,14 @@ def split_kernel(c: SplitTile, entry: str = "main"):
         red = pool.alloc((1,), "uint64", align=8)
         pool.commit()
 
-        rk: T.int32 = rank % SP
-        rm: T.int32 = rank // SP % CM
-        rn: T.int32 = rank // (SP * CM)
+        rk: T.int32 = rank % SP if CS > 1 else 0
+        rm: T.int32 = rank // SP % CM if CS > 1 else 0
+        rn: T.int32 = rank // (SP * CM) if CS > 1 else 0
         if (wg == 0) & (warp == 0):
             # One lane a barrier: short code matters while the instruction cache is cold.
             if lane < S:
                 T.ptx.mbarrier.init.shared.b64(full.ptr_to([lane]), T.uint32(1))
-                T.ptx.mbarrier.init.shared.b64(empty.ptr_to([lane]), T.uint32(NC * 4 * (CM + CN - 1)))
+                T.ptx.mbarrier.init.shared.b64(empty.ptr_to([lane]), T.uint32(NC // KG * 4 * (CM + CN - 1)))
             if lane == 0:
                 T.ptx.mbarrier.init.shared.b64(red.ptr_to([0]), T.uint32(1))
                 T.ptx.mbarrier.arrive.expect_tx.shared.b64(red.ptr_to([0]), T.uint32(c.exchange_bytes))
@@ -175,7 +178,10 @@ def split_kernel(c: SplitTile, entry: str = "main"):
                         stage = 0
                         phase = phase ^ 1
             T.cuda.warp_sync()
-            T.cuda.cluster_sync()
+            if CS > 1:
+                T.cuda.cluster_sync()
+            else:
+                T.cuda.cta_sync()
         else:
             # ------------------------------------------------ consumers
             if CREG > 0:
@@ -187,7 +193,7 @@ def split_kernel(c: SplitTile, entry: str = "main"):
             prev: T.int32
             # In a cluster a shared address carries the block's rank above bit 24; the descriptor has room for 18 bits.
             T.ptx.mov.b64(da0, ((T.cuda.cvta_generic_to_shared(As.ptr_to([0])) & T.uint32(ptx.ADDRESS_BITS)) >> T.uint32(4))
-                          + T.Cast("uint32", wg * (MI * A["m64"])) + T.uint32(HI_A & 0xFFFFFFFF), T.uint32(HI_A >> 32))
+                          + T.Cast("uint32", wg * (MI * A["m64"] if KG == 1 else 0)) + T.uint32(HI_A & 0xFFFFFFFF), T.uint32(HI_A >> 32))
             T.ptx.mov.b64(db0, ((T.cuda.cvta_generic_to_shared(Bs.ptr_to([0])) & T.uint32(ptx.ADDRESS_BITS)) >> T.uint32(4))
                           + T.uint32(HI_B & 0xFFFFFFFF), T.uint32(HI_B >> 32))
             if SHARED:
@@ -208,7 +214,10 @@ def split_kernel(c: SplitTile, entry: str = "main"):
                     if lane == 0:
                         T.ptx.mbarrier.arrive.shared.b64(empty.ptr_to([st]), T.uint32(1))
 
-            for kt in T.serial(ke - kb):
+            if KG > 1:
+                kb = kb + wg
+                stage = wg
+            for kt in T.serial((ke - kb + KG - 1) // KG):
                 T.cuda.mbarrier_wait(full.ptr_to([stage]), phase)
                 T.ptx.wgmma.fence.sync.aligned()
                 mma_block(acc, da0 + T.Cast("uint64", stage * (A_EL // 8)), db0 + T.Cast("uint64", stage * (B_EL // 8)), kt > 0)
@@ -217,31 +226,45 @@ def split_kernel(c: SplitTile, entry: str = "main"):
                 if kt > 0:
                     release(prev)
                 prev = stage
-                stage = stage + 1
-                if stage == S:
-                    stage = 0
+                stage = stage + KG
+                if stage >= S:
+                    stage = stage - S
                     phase = phase ^ 1
             T.ptx.wgmma.wait_group.sync.aligned(0)
             T.cuda.func_call(fence, acc.data, source_code=fence_src, return_type="void")
             # All blocks of the cluster have used all their stages: the exchange may overwrite them.
-            T.cuda.cluster_sync()
+            if CS > 1:
+                T.cuda.cluster_sync()
+            else:
+                T.cuda.cta_sync()
 
-            # ------------------------------------------------ exchange: [source rank, row block, unit, thread] of 4 floats
-            tid: T.int32 = wg * 128 + warp * 32 + lane
+            # -------------------------- exchange: [part of this block, source part, row block, unit, thread] of 4 floats
+            group_of: T.int32 = wg if KG > 1 else 0
+            part: T.int32 = rk * KG + group_of
+            tid: T.int32 = (0 if KG > 1 else wg * 128) + warp * 32 + lane
             mail: T.uint32 = T.cuda.cvta_generic_to_shared(As.ptr_to([0])) + T.Cast("uint32", tid * 16)
             to = T.alloc_local([2], "uint32")
-            for p in T.unroll(SP):
-                owner = T.meta_var(T.Cast("uint32", p + SP * (rm + CM * rn)))
-                T.ptx.mapa.shared__cluster.u32(to[0], mail + T.Cast("uint32", rk * (MI * CG * T4 * 16)), owner)
-                T.ptx.mapa.shared__cluster.u32(to[1], T.cuda.cvta_generic_to_shared(red.ptr_to([0])), owner)
+            for p in T.unroll(PARTS):
+                box = T.meta_var(mail + T.Cast("uint32", p % KG * BOX + part * PIECE))
+                if CS > 1:
+                    owner = T.meta_var(T.Cast("uint32", p // KG + SP * (rm + CM * rn)))
+                    T.ptx.mapa.shared__cluster.u32(to[0], box, owner)
+                    T.ptx.mapa.shared__cluster.u32(to[1], T.cuda.cvta_generic_to_shared(red.ptr_to([0])), owner)
                 for unit in T.unroll(MI * CG):
                     a0 = T.meta_var(unit // CG * (BN // 2) + (p * CG + unit % CG) * 4)
-                    T.ptx[SEND](to[0] + T.Cast("uint32", unit * (T4 * 16)), acc[a0], acc[a0 + 1], acc[a0 + 2], acc[a0 + 3], to[1])
-            T.cuda.mbarrier_wait(red.ptr_to([0]), 0)
+                    if CS > 1:
+                        T.ptx[SEND](to[0] + T.Cast("uint32", unit * (T4 * 16)), acc[a0], acc[a0 + 1], acc[a0 + 2], acc[a0 + 3], to[1])
+                    else:
+                        T.ptx.st.shared.v4.f32(box + T.Cast("uint32", unit * (T4 * 16)), acc[a0], acc[a0 + 1], acc[a0 + 2], acc[a0 + 3])
+            if CS > 1:
+                T.cuda.mbarrier_wait(red.ptr_to([0]), 0)
+            else:
+                T.ptx.bar.sync(T.uint32(1), T.uint32(128 * NC))
             got = T.alloc_local((4,), "float32")
             for unit in T.unroll(MI * CG):
-                for s in T.unroll(SP):
-                    T.ptx.ld.shared.v4.f32(got[0], got[1], got[2], got[3], mail + T.Cast("uint32", (s * (MI * CG) + unit) * (T4 * 16)))
+                for s in T.unroll(PARTS):
+                    T.ptx.ld.shared.v4.f32(got[0], got[1], got[2], got[3],
+                                           mail + T.Cast("uint32", group_of * BOX + s * PIECE + unit * (T4 * 16)))
                     for j in T.unroll(4):
                         if s == 0:
                             acc[unit * 4 + j] = got[j]
@@ -249,8 +272,8 @@ def split_kernel(c: SplitTile, entry: str = "main"):
                             acc[unit * 4 + j] = acc[unit * 4 + j] + got[j]
 
             # ------------------------------------------------ epilogue of columns [col, col + SW)
-            col: T.int32 = tn + rk * SW
-            row0: T.int32 = tm + wg * (MI * 64) + warp * 16
+            col: T.int32 = tn + part * SW
+            row0: T.int32 = tm + (0 if KG > 1 else wg * (MI * 64)) + warp * 16
             if BIAS:
                 for cg in T.unroll(CG):
                     for e in T.unroll(2):

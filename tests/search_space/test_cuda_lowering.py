@@ -26,7 +26,7 @@ BATCH = {"m": 100, "n": 200, "k": 96, "batch": 3, "dtype": "bf16", "epilogue": "
 _TILE: Knobs = {
     "block_m": 128, "block_n": 128, "block_k": 64, "stages": 2, "consumers": 2, "schedule": "cooperative",
     "cluster_m": 1, "cluster_n": 1, "store": "tma", "group": 8, "by_n": False, "persistent": True, "dependent": False,
-    "dealing": "even", "split": 2,
+    "dealing": "even", "split": 2, "turns": 1,
 }  # fmt: skip
 _SKINNY: Knobs = {
     "pad_m": 16, "rows": 64, "block_k": 128, "stages": 2, "consumers": 1, "split": 2, "share": 1, "blocks_per_sm": 1,

@@ -156,7 +156,7 @@ def test_the_grid_of_a_persistent_kernel_stops_at_what_is_resident() -> None:
 
 
 SPLIT = {
-    "block_m": 128, "block_n": 192, "block_k": 64, "stages": 5, "consumers": 2, "split": 2, "cluster_m": 1,
+    "block_m": 128, "block_n": 192, "block_k": 64, "stages": 5, "consumers": 2, "split": 2, "turns": 1, "cluster_m": 1,
     "cluster_n": 1, "store": "tma", "group": 8, "by_n": False, "dependent": False,
 }  # fmt: skip
 
@@ -173,6 +173,12 @@ SPLIT = {
         ({"stages": 2}, {}, "exchange"),
         ({"split": 4, "cluster_m": 4}, {}, "cluster"),
         ({"stages": 6}, {}, "shared_memory"),
+        ({"split": 1}, {}, "split"),
+        ({"split": 1, "turns": 2}, {}, None),
+        ({"block_m": 64}, {}, "rows"),
+        ({"block_m": 64, "turns": 2, "split": 1}, {}, None),
+        ({"turns": 2, "consumers": 1, "block_m": 64}, {}, "turns"),
+        ({"turns": 2, "block_n": 224, "split": 1}, {}, "accumulators"),
         ({"dependent": True}, {}, "dependent"),
     ],
 )

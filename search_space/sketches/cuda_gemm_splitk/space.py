@@ -15,8 +15,9 @@ from search_space.sketches.cuda_gemm_ws.space import SKETCH as WHOLE_TILES
 from search_space.target import Target
 from search_space.workload import Workload
 
-_SPLIT = Constraint("split", "every block of a split needs at least one stage of k")
-_SLICE = Constraint("slice", "a rank owns whole units of 8 columns of the tile (a wgmma fragment), 16 for bulk stores")
+_SPLIT = Constraint("split", "every part of k needs at least one stage; one part alone is cuda_gemm_ws")
+_TURNS = Constraint("turns", "turns are taken by all consumers: as many as there are, or none")
+_SLICE = Constraint("slice", "a part owns whole units of 8 columns of the tile (a wgmma fragment), 16 for bulk stores")
 _EXCHANGE = Constraint(
     "exchange", "the sums of a tile and the staged slice lie where the stages lay: stages must be at least as large"
 )
@@ -49,9 +50,10 @@ class CudaGemmSplitK(Sketch):
             Knob("block_k", (64, 128), "elements of k in one pipeline stage"),
             Knob("stages", (2, 3, 4, 5, 6, 7, 8, 10, 12), "pipeline stages in shared memory"),
             Knob("consumers", (1, 2), "warpgroups that issue wgmma"),
-            Knob("split", (2, 3, 4, 5, 6, 8), "blocks of a cluster that divide k among them"),
+            Knob("split", (1, 2, 3, 4, 5, 6, 8), "blocks of a cluster that divide k among them"),
+            Knob("turns", (1, 2), "2: consumers take every other stage of k instead of every other block of rows"),
             Knob("cluster_m", (1, 2, 4), "tiles along m whose blocks share B by multicast"),
-            Knob("cluster_n", (1, 2), "tiles along n whose blocks share A by multicast"),
+            Knob("cluster_n", (1, 2, 4), "tiles along n whose blocks share A by multicast"),
             Knob("store", ("direct",) if w.n % 8 else ("direct", "tma"), "how C leaves: fragments, or bulk stores"),
             Knob("group", (1, 4, 8, 16), "raster: cluster tiles of one axis walked before the other advances"),
             Knob("by_n", (False, True), "raster groups columns of tiles instead of rows"),
@@ -60,9 +62,11 @@ class CudaGemmSplitK(Sketch):
 
     def violated(self, workload: Workload, target: Target, knobs: Knobs) -> Constraint | None:
         w, c = common.gemm_of(workload), split_of(workload, knobs)
-        if c.split > ceildiv(w.k, c.block_k):
+        if not 2 <= c.parts <= ceildiv(w.k, c.block_k):
             return _SPLIT
-        if c.block_n % (c.split * (16 if c.store == "tma" else 8)):
+        if c.turns not in (1, c.consumers):
+            return _TURNS
+        if c.block_n % (c.parts * (16 if c.store == "tma" else 8)):
             return _SLICE
         broken = common.tile_violation(workload, target, c, bool(knobs["dependent"]))
         if broken is None and c.exchange_bytes + c.staging_bytes > c.ring_bytes:
@@ -75,7 +79,7 @@ class CudaGemmSplitK(Sketch):
     def traffic(self, workload: Workload, target: Target, knobs: Knobs) -> Traffic:
         w, c = common.gemm_of(workload), split_of(workload, knobs)
         whole = common.tile_traffic(w, target, c)
-        exchanged = common.tiles_of(w, c) / c.split * c.exchange_bytes * (c.split - 1)
+        exchanged = common.tiles_of(w, c) * c.exchange_bytes * (c.split - 1) / c.split
         return Traffic(whole.memory_bytes, l2_bytes=whole.l2_bytes + exchanged)
 
     def features(self, workload: Workload, target: Target, knobs: Knobs) -> dict[str, float]:
@@ -87,6 +91,7 @@ class CudaGemmSplitK(Sketch):
             # `tile_features` takes every block of a cluster for a tile of its own.
             "tile.waste": 1.0 - (1.0 - features["tile.waste"]) * c.split,
             "gpu.split": float(c.split),
+            "gpu.turns": float(c.turns),
             "gpu.stages_of_k": c.stages / k_steps,
             "gpu.log_k_steps": math.log2(k_steps),
         }
@@ -95,40 +100,36 @@ class CudaGemmSplitK(Sketch):
         """The tiles that `predicted_secs` ranks first."""
         w = common.gemm_of(workload)
         ranked: list[tuple[float, Knobs]] = []
-        for block_m, consumers in ((64, 1), (128, 2), (256, 2)):
+        for block_m, consumers, turns in ((64, 2, 2), (64, 1, 1), (128, 2, 2), (128, 2, 1), (256, 2, 1)):
             for block_n in BLOCK_N:
-                for split in (2, 4, 8):
-                    knobs = self._plain(w, block_m, block_n, consumers, split)
+                for split in (1, 2, 4, 8):
+                    knobs = self._plain(w, block_m, block_n, consumers, split, turns)
                     filled = common.most_stages(self, workload, target, knobs)
                     if filled is not None:
                         ranked.append((predicted_secs(w, target, split_of(workload, filled)), filled))
         ranked.sort(key=lambda pair: pair[0])
         return tuple(knobs for _, knobs in ranked[:_SEEDS])
 
-    def _plain(self, w: GemmWorkload, block_m: int, block_n: int, consumers: int, split: int) -> Knobs:
-        staged = w.n % 8 == 0 and block_n % (16 * split) == 0
+    def _plain(self, w: GemmWorkload, block_m: int, block_n: int, consumers: int, split: int, turns: int) -> Knobs:
+        staged = w.n % 8 == 0 and block_n % (16 * split * turns) == 0
         return {
             "block_m": block_m, "block_n": block_n, "block_k": 64, "stages": 2, "consumers": consumers, "split": split,
-            "cluster_m": 1, "cluster_n": 1, "store": "tma" if staged else "direct", "group": 8, "by_n": False,
-            "dependent": False,
+            "turns": turns, "cluster_m": 1, "cluster_n": 1, "store": "tma" if staged else "direct", "group": 8,
+            "by_n": False, "dependent": False,
         }  # fmt: skip
 
 
-# What one multiprocessor does in a cycle: 16-bit products of wgmma, bytes in and out of shared memory (TMA writes what
-# wgmma reads), bytes of sums exchanged in a cluster.
-MACS_PER_CYCLE, SHARED_BYTES_PER_CYCLE, EXCHANGE_BYTES_PER_CYCLE = 2048, 128, 32
+# What one multiprocessor was seen to do in a cycle: 16-bit products of wgmma, bytes of operands it takes in, bytes of
+# sums exchanged in a cluster.
+MACS_PER_CYCLE, OPERAND_BYTES_PER_CYCLE, EXCHANGE_BYTES_PER_CYCLE = 2048, 96, 32
 CLOCK_HZ, MEMORY_BYTES_PER_S, _START_SECS = 1.7e9, 4.1e12, 3e-6
 
 
 def cycles_of_k(c: Tile) -> float:
-    """Cycles for one element of k of a tile: its products or its shared-memory traffic, whichever takes longer.
-
-    Each consumer's wgmma (64 rows) reads its rows of A and all columns of B from shared memory.
-    """
+    """Cycles for one element of k of a tile: its products or its operands' way in, whichever takes longer."""
     products = c.block_m * c.block_n / MACS_PER_CYCLE
-    written = 2 * (c.block_m + c.block_n)
-    read = 2 * (c.block_m + c.block_m // 64 * c.block_n)
-    return max(products, (written + read) / SHARED_BYTES_PER_CYCLE) + 0.05 * products
+    operands = 2 * (c.block_m + c.block_n) / OPERAND_BYTES_PER_CYCLE
+    return max(products, operands) + 0.1 * (products + operands)
 
 
 def predicted_secs(w: GemmWorkload, target: Target, c: SplitTile) -> float:
@@ -164,6 +165,7 @@ def split_of(workload: Workload, knobs: Knobs) -> SplitTile:
         batched=w.batch > 1,
         early_b=bool(knobs["dependent"]),
         split=int(knobs["split"]),
+        turns=int(knobs["turns"]),
     )
 
 
