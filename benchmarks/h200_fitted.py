@@ -50,10 +50,10 @@ def choices(w: GemmWorkload, target: Target) -> Iterator[tuple[str, Knobs]]:
     if w.m <= 16:
         yield from _skinny(w, _FEW_ROWS)
         return
-    if w.m <= 128:
-        yield from _skinny(w, _MANY_ROWS)
     yield from _split(w, target)
     yield from _whole(w, target)
+    if w.m <= 128:
+        yield from _skinny(w, _MANY_ROWS)
 
 
 def _skinny(w: GemmWorkload, rows_of: tuple[tuple[int, int, int, int, int], ...]) -> Iterator[tuple[str, Knobs]]:

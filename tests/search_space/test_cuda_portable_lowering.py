@@ -27,7 +27,7 @@ _MMA: Knobs = {
 }  # fmt: skip
 _SIMT: Knobs = {
     "block_m": 128, "block_n": 128, "block_k": 8, "thread_m": 8, "thread_n": 8, "stages": 4, "fragment_sets": 1,
-    "blocks_per_sm": 2, "group": 8, "by_n": False,
+    "blocks_per_sm": 1, "group": 8, "by_n": False,
 }  # fmt: skip
 # (sketch, arch, workload, knobs that differ from the plain choice): the widest, narrowest and most crowded points.
 EDGES: tuple[tuple[str, str, dict[str, object], Knobs], ...] = (
@@ -45,7 +45,12 @@ EDGES: tuple[tuple[str, str, dict[str, object], Knobs], ...] = (
     ("cuda_gemm_simt", "sm_80", ALIGNED, {}),
     ("cuda_gemm_simt", "sm_80", ODD, {"fragment_sets": 2, "blocks_per_sm": 1}),
     ("cuda_gemm_simt", "sm_90a", BATCH, {"block_n": 256, "thread_m": 16, "fragment_sets": 2, "blocks_per_sm": 1}),
-    ("cuda_gemm_simt", "sm_89", BATCH, {"block_m": 32, "block_n": 64, "thread_m": 4, "thread_n": 4, "block_k": 32}),
+    (
+        "cuda_gemm_simt",
+        "sm_89",
+        BATCH,
+        {"block_m": 32, "block_n": 64, "thread_m": 4, "thread_n": 4, "block_k": 16, "blocks_per_sm": 3},
+    ),
 )
 QUICK = (1, 6)
 

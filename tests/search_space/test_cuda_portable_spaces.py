@@ -32,7 +32,7 @@ MMA: Knobs = {
     "store": "staged", "group": 8, "by_n": False,
 }  # fmt: skip
 SIMT: Knobs = {
-    "block_m": 128, "block_n": 128, "block_k": 8, "thread_m": 8, "thread_n": 8, "stages": 4, "blocks_per_sm": 2,
+    "block_m": 128, "block_n": 128, "block_k": 8, "thread_m": 8, "thread_n": 8, "stages": 4, "blocks_per_sm": 1,
     "fragment_sets": 1, "group": 8, "by_n": False,
 }  # fmt: skip
 
@@ -113,7 +113,8 @@ def test_each_constraint_of_the_tensor_core_sketch_is_found_and_named(
         ({"thread_m": 16, "thread_n": 16, "block_m": 256, "block_n": 256}, "registers"),
         ({"thread_m": 4, "thread_n": 4, "block_m": 256, "block_n": 256}, "threads"),
         ({"block_k": 32, "stages": 6}, "shared_memory"),
-        ({"fragment_sets": 2}, "registers"),
+        ({"fragment_sets": 2}, None),
+        ({"blocks_per_sm": 2}, "registers"),
         ({"thread_m": 4, "thread_n": 4, "block_k": 2, "blocks_per_sm": 1}, "copies"),
     ],
 )

@@ -174,7 +174,7 @@ SPLIT = {
         ({"split": 4, "cluster_m": 4}, {}, "cluster"),
         ({"stages": 6}, {}, "shared_memory"),
         ({"split": 1}, {}, "split"),
-        ({"split": 1, "turns": 2}, {}, None),
+        ({"split": 1, "turns": 2}, {}, "exchange"),
         ({"block_m": 64}, {}, "rows"),
         ({"block_m": 64, "turns": 2, "split": 1}, {}, None),
         ({"turns": 2, "consumers": 1, "block_m": 64}, {}, "turns"),

@@ -63,6 +63,13 @@ class SimtTile:
         """Floats of the operand fragments; with two sets, the next are read while these are multiplied."""
         return self.fragment_sets * (self.thread_m + self.thread_n)
 
+    @property
+    def copies(self) -> int:
+        """cp.async instructions of a thread for one stage: each keeps an address."""
+        a = -(-self.block_m * self.block_k // (self.threads * (QUAD if self.quads_a else 1)))
+        b = -(-self.block_n * self.block_k // (self.threads * (QUAD if self.quads_b else 1)))
+        return a + b
+
     def shared_bytes(self) -> int:
         return self.stages * self.block_k * (self.pitch_a + self.pitch_b) * 4
 
