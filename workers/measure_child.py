@@ -6,20 +6,25 @@ Requests (`do`): open, baseline, measure, admit, time. A `workbench` is what dif
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from search_space.registry import all_sketches  # noqa: F401  registers the ops
 from search_space.workload import Workload, parse_workload
+from tuner.outcome import Outcome
+from tuner.peers import PEER_PREFIX
 from tuner.ports import MeasurePolicy
 from workers import bench
+from workers.peers import PeerKernel
 
 Json = Mapping[str, object]
+Handler = Callable[[Json, bytes], tuple[Json, bytes]]
 
 # Tasks kept ready beside the open one, so that a job that alternates between its tasks does not make inputs anew
-# with every batch: by bytes of their operands, the open one apart.
-KEPT_BYTES = 512 << 20
+# with every batch: by bytes of their operands, the open one apart. Two input sets with float64 references and error
+# bounds make the memory really held about four times that.
+KEPT_BYTES = 128 << 20
 
 
 class Workbench(Protocol):
@@ -37,6 +42,9 @@ class Workbench(Protocol):
     def vendor_note(self) -> str | None:
         """What a reader should know about the vendor's answer; None when there is nothing."""
 
+    def observed(self) -> Json:
+        """What was seen while the last kernel was timed: fields of an Observation, the device's own sensors."""
+
     def close(self) -> None:
         """Give the memory back."""
 
@@ -48,8 +56,15 @@ class _Opened:
 
 
 class MeasuringChild:
-    def __init__(self, make: Callable[[Workload], Workbench]) -> None:
+    def __init__(
+        self,
+        make: Callable[[Workload], Workbench],
+        kept_bytes: Callable[[], int] | None = None,
+        peers: Sequence[str] = (),
+    ) -> None:
         self._make = make
+        self._peers = frozenset(peers)  # what may be imported, whatever a request says
+        self._kept_bytes = kept_bytes or (lambda: KEPT_BYTES)
         self._tasks: OrderedDict[str, _Opened] = OrderedDict()
         self._contestants: dict[str, Any] = {}
         self._actions: dict[str, Callable[[Json, bytes], Json]] = {
@@ -77,7 +92,7 @@ class MeasuringChild:
         return {}
 
     def _shrink(self) -> None:
-        while sum(t.workload.footprint_bytes() for t in self._tasks.values()) > KEPT_BYTES:
+        while self._tasks and sum(t.workload.footprint_bytes() for t in self._tasks.values()) > self._kept_bytes():
             _, oldest = self._tasks.popitem(last=False)
             oldest.workbench.close()
 
@@ -106,6 +121,7 @@ class MeasuringChild:
             "calls": timing.calls,
             "max_rel_err": timing.max_rel_err,
             "raced_out": timing.raced_out,
+            "seen": dict(self._current.observed()),
         }
 
     def _admit(self, message: Json, payload: bytes) -> Json:
@@ -129,11 +145,18 @@ class MeasuringChild:
     def _contestant(self, message: Json, payload: bytes) -> Any:
         name = str(message["name"])
         if name not in self._contestants or message.get("load"):
-            if payload or message["entry"] is not None:
+            if name.startswith(PEER_PREFIX):
+                self._contestants[name] = self._peer(name.removeprefix(PEER_PREFIX))
+            elif payload or message["entry"] is not None:
                 self._contestants[name] = self._current.load(name, payload, _entry(message))
             else:
                 self._contestants[name] = self._current.vendor(_mapping(message["vendor"]))[1]
         return self._contestants[name]
+
+    def _peer(self, spec: str) -> PeerKernel:
+        if spec not in self._peers:
+            raise bench.Rejected(Outcome.BUILD_ERROR, f"{spec} is not a peer that this worker was started with")
+        return PeerKernel(spec, next(reversed(self._tasks.values())).workload)
 
 
 def _entry(message: Json) -> Json | None:
@@ -146,12 +169,29 @@ def _mapping(value: object) -> Json:
     return value
 
 
+def _names(arguments: Json) -> list[str]:
+    peers = arguments.get("peers", [])
+    assert isinstance(peers, list)
+    return [str(p) for p in peers]
+
+
 def cpu_child(arguments: Json) -> MeasuringChild:
     """Entry of the real child on a CPU; `cores` are the ones that the worker owns."""
     from workers.cpu_workbench import CpuWorkbench, prepare_process
 
     prepare_process(int(str(arguments["cores"])))
-    return MeasuringChild(CpuWorkbench)
+    return MeasuringChild(CpuWorkbench, peers=_names(arguments))
+
+
+def cuda_child(arguments: Json) -> Handler:
+    """Entry of the real child on the one GPU that its environment shows it; `uuid` names that for its sensors."""
+    from workers.cuda_workbench import CudaWorkbench, ending_with_the_context, kept_bytes, prepare_process
+    from workers.gpu_sensors import Sensors
+
+    prepare_process()
+    sensors = Sensors(str(arguments["uuid"]))
+    make = MeasuringChild(lambda workload: CudaWorkbench(workload, sensors), kept_bytes, _names(arguments))
+    return ending_with_the_context(make)
 
 
 def scripted_child(arguments: Json) -> MeasuringChild:

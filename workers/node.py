@@ -4,12 +4,14 @@ import json
 import os
 import sys
 
+from workers.gpu_host import find_gpus
 from workers.host_devices import RESOURCE, device_ids
 
 
-def node_command(address: str, cores: int | None = None) -> list[str]:
-    """The command that runs a Ray node here until it is stopped: `cores` CPUs for builders, one unit a device."""
-    resources = {RESOURCE + device_id: 1 for device_id in device_ids()}
+def node_command(address: str, cores: int | None = None, visible: str | None = None) -> list[str]:
+    """The command that runs a Ray node here until it is stopped: `cores` CPUs for builders, one unit a device.
+    `visible` is CUDA_VISIBLE_DEVICES where it is set: only those GPUs are offered."""
+    resources = {RESOURCE + device_id: 1 for device_id in device_ids(find_gpus(visible))}
     return [
         sys.executable,
         "-m",

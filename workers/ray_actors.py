@@ -53,8 +53,11 @@ def device_actor(name: str, resource: str, settings: DeviceSettings, probe: Devi
 
 
 def builder_actors(count: int, child: ChildSpec, node_id: str | None) -> Sequence[Any]:
-    """`count` builders of one CPU each; on the node `node_id` where building must keep out of measuring's way."""
-    remote = ray.remote(num_cpus=1, concurrency_groups=_GROUPS)(Builder)
+    """`count` builders of one core each; on the node `node_id` where building must keep out of measuring's way.
+
+    Ray is asked for half a CPU each: a cluster's GPUs and CPUs have pools of their own, which rarely work at the same
+    time, and one that holds all CPUs would keep the other from ever starting."""
+    remote = ray.remote(num_cpus=0.5, concurrency_groups=_GROUPS)(Builder)
     options: dict[str, Any] = {}
     if node_id is not None:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=False)

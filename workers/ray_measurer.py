@@ -9,6 +9,7 @@ import pickle
 import shutil
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class RayMeasurer:
         self._temp: Path | None = None
         self._started = False
         self._devices: dict[str, RemoteDevice] = {}
-        self._builders: dict[str, BuilderPool] = {}
+        self._builders: dict[str, BuilderPool] = {}  # by node, "" for one that may be anywhere
         self._sessions: list[RaySession] = []
 
     def devices(self) -> Sequence[DeviceInfo]:
@@ -44,17 +45,20 @@ class RayMeasurer:
         with self._guard:
             self._start()
             names = sorted(r.removeprefix(RESOURCE) for r in ray.cluster_resources() if r.startswith(RESOURCE))
-            remotes = [(name, self._remote(name)) for name in names]
-        return [self._info(name, remote) for name, remote in remotes]
+            remotes = [self._remote(name) for name in names]
+        with ThreadPoolExecutor(max(1, len(names))) as asking:  # roofs take seconds: of all devices at once
+            return list(asking.map(self._info, names, remotes))
 
     def open(self, task: Task, device: DeviceInfo, policy: MeasurePolicy, seed: int) -> MeasureSession:
         """Raises MeasurerUnavailable, TaskNotOpened or ChildFailedToStart; ValueError for a policy that cannot be."""
         if device.target.kind == "cpu" and policy.cache != "warm":
             raise ValueError(f"cache: a CPU is measured warm, the policy says {policy.cache}")
+        if device.target.kind == "cuda" and policy.cache != "cold":
+            raise ValueError(f"cache: a GPU is measured cold, the policy says {policy.cache}")
         with self._guard:
             self._start()
             remote = self._remote(device.device_id)
-            session = RaySession(device, remote, self._pool(device), task, policy, seed, self._config)
+            session = RaySession(device, remote, self._pool(device.device_id), task, policy, seed, self._config)
             self._sessions = [s for s in self._sessions if not s.closed] + [session]
         try:
             session.open()
@@ -98,7 +102,7 @@ class RayMeasurer:
         return pid
 
     def builder_child_pids(self, device_id: str) -> list[int | None]:
-        return self._builders[device_id].child_pids()
+        return self._pool(device_id).child_pids()
 
     # --- Ray ---
 
@@ -122,17 +126,23 @@ class RayMeasurer:
                 "include_dashboard": False,
                 "object_store_memory": config.object_store_bytes,
                 "_temp_dir": str(self._temp),
-                "resources": {RESOURCE + device_id: 1 for device_id in host_devices.device_ids()},
+                "resources": {RESOURCE + device_id: 1 for device_id in host_devices.device_ids(config.gpus)},
             }
         else:
             options["address"] = config.address
         _quieten_ray()
         try:
             ray.init(**options)
-        except (ConnectionError, RuntimeError, TimeoutError) as fault:
+        except Exception as fault:  # Ray raises a bare Exception when a busy machine is slow to start its processes
+            ray.shutdown()
             where = config.address or "on this machine"
             raise MeasurerUnavailable(f"Ray {where} cannot be reached or started: {fault}") from fault
         self._started = True
+        if config.gpus and config.scenario is None:
+            # Importing TVM and torch takes seconds: now, not at the first job.
+            self._pool(config.gpus[0].uuid).warm("cuda")
+            for gpu in config.gpus:
+                self._remote(gpu.uuid).start("warm_up", False)
 
     def _remote(self, device_id: str) -> RemoteDevice:
         if device_id not in self._devices:
@@ -147,18 +157,24 @@ class RayMeasurer:
             self._devices[device_id] = RemoteDevice(make, self._config.call_timeout_s)
         return self._devices[device_id]
 
-    def _pool(self, device: DeviceInfo) -> BuilderPool:
-        if device.device_id not in self._builders:
-            remote = self._remote(device.device_id)
-            child = host_devices.builder_child(device, self._config)
+    def _pool(self, device_id: str) -> BuilderPool:
+        key = self._pool_key(device_id)
+        if key not in self._builders:
+            child = host_devices.builder_child(self._config)
 
             def make(count: int) -> Sequence[Any]:
-                # On a CPU target the builders must be where they can be kept from disturbing the measuring.
-                node = remote.control("node_id") if device.target.kind == "cpu" else None
-                return builder_actors(count, child, node)
+                return builder_actors(count, child, key or None)
 
-            self._builders[device.device_id] = BuilderPool(make, max(self._config.builder_count, 1))
-        return self._builders[device.device_id]
+            self._builders[key] = BuilderPool(make, max(self._config.builder_count, 1))
+        return self._builders[key]
+
+    def _pool_key(self, device_id: str) -> str:
+        """The node that the builders of a device are bound to, or none. On a CPU target they must be where they can be
+        kept from disturbing the measuring; one host has one pool for all of its devices."""
+        if self._config.address is None or host_devices.is_gpu(device_id):
+            return ""
+        node: str = self._remote(device_id).control("node_id")
+        return node
 
     def _info(self, device_id: str, remote: RemoteDevice) -> DeviceInfo:
         for _ in range(2):

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -25,6 +26,14 @@ class Cancelled(RuntimeError):
     """The session was cancelled while it waited for the device."""
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call on its way to an actor, or there."""
+
+    actor: Any
+    reference: Any
+
+
 class RemoteDevice:
     """One device's actor, remade when it dies. Thread-safe."""
 
@@ -42,8 +51,16 @@ class RemoteDevice:
 
     def work(self, method: str, *arguments: object) -> Any:
         """A call that may take as long as its own limits allow. Raises DeviceLost."""
+        return self.answer(self.start(method, *arguments))
+
+    def start(self, method: str, *arguments: object) -> "Call":
+        """The same without waiting: such calls are done one after another, in this order."""
         actor = self.actor()
-        return self._get(actor, getattr(actor, method).remote(*arguments), None)
+        return Call(actor, getattr(actor, method).remote(*arguments))
+
+    def answer(self, call: "Call") -> Any:
+        """What a started call gave. Raises DeviceLost."""
+        return self._get(call.actor, call.reference, None)
 
     def control(self, method: str, *arguments: object, timeout_s: float | None = None) -> Any:
         """A call that is answered at once, even while a measurement runs. Raises DeviceLost, MeasurerUnavailable."""
@@ -95,17 +112,39 @@ class BuilderPool:
         self.count = count
         self._guard = threading.Lock()
         self._actors: list[Any] = []
+        self._loads: list[int] = []  # builds of all sessions that each actor has
 
     def actors(self) -> Sequence[Any]:
         with self._guard:
             if not self._actors:
                 self._actors = list(self._make(self.count))
+                self._loads = [0] * len(self._actors)
             return tuple(self._actors)
+
+    def take(self) -> Any:
+        """The builder with the fewest builds; it has one more from now on, until `give_back`."""
+        self.actors()
+        with self._guard:
+            place = self._loads.index(min(self._loads))
+            self._loads[place] += 1
+            return self._actors[place]
+
+    def give_back(self, actor: Any) -> None:
+        with self._guard:
+            if actor in self._actors:
+                place = self._actors.index(actor)
+                self._loads[place] = max(0, self._loads[place] - 1)
+
+    def warm(self, kind: str) -> None:
+        """Start the builders and what they import for a kind of target, without waiting for it."""
+        for actor in self.actors():
+            actor.warm.remote(kind)
 
     def replace(self, dead: Any) -> None:
         with self._guard:
             if dead in self._actors:
-                self._actors[self._actors.index(dead)] = self._make(1)[0]
+                place = self._actors.index(dead)
+                self._actors[place], self._loads[place] = self._make(1)[0], 0
 
     def child_pids(self) -> list[int | None]:
         pids = [a.child_pid.options(concurrency_group=CONTROL).remote() for a in self.actors()]
@@ -136,17 +175,16 @@ class BuildWindow:
         return 2 * self._pool.count - len(self._flying)
 
     def submit(self, job: object, request: BuildRequest) -> None:
-        actors = self._pool.actors()
-        loads = [sum(actor is other for _, other in self._flying.values()) for actor in actors]
-        actor = actors[loads.index(min(loads))]
+        actor = self._pool.take()
         self._flying[actor.build.remote(request)] = (job, actor)
 
-    def collect(self, timeout_s: float) -> list[tuple[object, BuildResult]]:
-        """The builds that ended; waits up to `timeout_s` for the first."""
-        if not self._flying:
+    def collect(self, timeout_s: float, unless: Call | None = None) -> list[tuple[object, BuildResult]]:
+        """The builds that ended; waits up to `timeout_s` for the first, or until `unless` is answered."""
+        awaited = [*self._flying, *([] if unless is None else [unless.reference])]
+        if not awaited:
             return []
-        ready, _ = ray.wait(list(self._flying), num_returns=1, timeout=timeout_s)
-        return [self._take(reference) for reference in ready]
+        ready, _ = ray.wait(awaited, num_returns=1, timeout=timeout_s)
+        return [self._take(reference) for reference in ready if reference in self._flying]
 
     def abort(self, owner: str) -> None:
         """Kill or drop the builds of `owner`; they end as WORKER_LOST."""
@@ -155,6 +193,7 @@ class BuildWindow:
 
     def _take(self, reference: Any) -> tuple[object, BuildResult]:
         job, actor = self._flying.pop(reference)
+        self._pool.give_back(actor)
         try:
             return job, ray.get(reference)
         except RayActorError as fault:

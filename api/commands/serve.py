@@ -11,6 +11,7 @@ import uvicorn
 from api.app import create_app
 from api.auth import check_binding, read_keys
 from api.commands.database import open_database
+from api.commands.peers import Peers, check_peers
 from api.defaults import DEFAULT_PORT, default_database_url, default_key_file
 from api.errors import BindingRefused
 from api.runner_process import RunnerProcess
@@ -30,6 +31,10 @@ def serve(
     key_file: Annotated[Path | None, typer.Option(help="file of bearer keys, one a line")] = None,
     cores: Annotated[int | None, typer.Option(min=1, help="CPU cores the workers own")] = None,
     lease_s: Annotated[float, typer.Option(min=1.0, help="seconds after which a silent runner's job is free")] = 10.0,
+    peer: Peers = None,
+    keep_days: Annotated[
+        float | None, typer.Option(min=0.01, help="remove jobs that ended longer ago, but for their winners")
+    ] = None,
     runner: Annotated[bool, typer.Option("--runner/--no-runner", help="start a runner beside the HTTP service")] = True,
 ) -> None:
     """Serve the API and the dashboard, and run the jobs."""
@@ -37,20 +42,26 @@ def serve(
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it says which database it looks at, at every look
     try:
         choice = MeasurerChoice.parse(measurer)
+        check_peers(peer)
         path = key_file or default_key_file()
         keys = read_keys(path.read_text(encoding="utf-8")) if path is not None else ()
-        check_binding(host, keys)
-    except (ValueError, OSError, BindingRefused) as fault:
+    except (ValueError, OSError) as fault:
         fail(str(fault), BAD_ARGUMENTS)
     url = db or default_database_url()
     store = open_database(url, migrate=True)
-    child = RunnerProcess(url, choice.text, ray, cores, lease_s) if runner else None
+    keyed = bool(keys) or store.has_keys()
+    try:
+        check_binding(host, keyed)
+    except BindingRefused as fault:
+        store.close()
+        fail(str(fault), BAD_ARGUMENTS)
+    child = RunnerProcess(url, choice.text, ray, cores, lease_s, peer or ()) if runner else None
     try:
         if child is not None:
             child.start()
         log.info("dashboard at http://%s:%d/ (database %s, process %d)", host, port, _shown(url), os.getpid())
         uvicorn.run(
-            create_app(store, build_api_settings(keys)),
+            create_app(store, build_api_settings(keys, keyed=keyed, keep_days=keep_days)),
             host=host,
             port=port,
             log_level="warning",

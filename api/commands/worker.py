@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from api.defaults import visible_gpus
 from tilewright.cli.errors import BAD_ARGUMENTS, fail
 
 
@@ -18,7 +19,7 @@ def worker(
         fail(f"--ray: must be HOST:PORT, got {ray!r}", BAD_ARGUMENTS)
     from workers.node import node_command
 
-    command = node_command(ray, cores)
+    command = node_command(ray, cores, visible_gpus())
     os.execv(command[0], command)  # signals then reach Ray's node itself
 
 

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections import Counter
+import zlib
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -28,6 +29,11 @@ REASON_ORDER = (
     StopReason.SPACE_EXHAUSTED,
     StopReason.NO_VALID_CANDIDATE,
 )
+
+# Batches of a job that are started before the oldest is finished. On a CPU building and measuring exclude each other.
+# On a GPU builders must never wait for the device nor the device for them: two batches are built while one is measured,
+# at the price of a search that learns two batches late. A fixed number, so that one seed gives one search.
+BATCHES_IN_FLIGHT = {"cpu": 1, "cuda": 3}
 
 # Measuring sessions of a job that stay open at a time, each with a thread and the artifacts it built.
 MAX_OPEN_SESSIONS = 8
@@ -59,6 +65,7 @@ class JobRun:
         self._trials_left = True
         self._runs: list[TaskRun] = []
         self._open_order: list[TaskRun] = []  # least recently used first
+        self._flying: deque[TaskRun] = deque()  # one entry a batch in flight, oldest first
 
     def run(self) -> None:
         """Raises LeaseLost when another runner took over, and whatever broke; the device is free in any case."""
@@ -92,11 +99,14 @@ class JobRun:
         return TaskRun(context, leased, Task(workload, device.target), device)
 
     def _device_for(self, bound: Target | None, index: int) -> DeviceInfo:
-        """The device the task was bound to, else the first healthy one (GPUs first) that can do the workload."""
+        """A healthy device (GPUs first) that can do the workload, of the target that the task was bound to. Jobs and
+        tasks spread over equal devices, so that several runners do not queue at the first."""
         spec = self._lease.spec
         workload = spec.tasks[index].workload
         reasons: list[str] = []
-        for device in sorted(self._devices, key=lambda d: d.target.kind != "cuda"):
+        turn = zlib.crc32(f"{self._lease.job_id}:{index}".encode()) % max(1, len(self._devices))
+        turned = [*self._devices[turn:], *self._devices[:turn]]
+        for device in sorted(turned, key=lambda d: d.target.kind != "cuda"):
             if not device.healthy or not spec.target.matches(device.target):
                 reasons.append(f"{device.device_id}: {device.detail or 'another target'}")
                 continue
@@ -130,8 +140,16 @@ class JobRun:
             chosen = next_task(progress, self._preset.scheduler, self._rng)
             run = next(r for r in open_runs if r.leased.index == chosen)
             self._make_room(run)
-            taken = run.run_batch(self._batch_size())
+            taken = run.start_batch(self._batch_size())
             self._trials_left = taken > 0 or self._space_ended(run)
+            self._flying += [run] * (taken > 0)
+            while len(self._flying) >= BATCHES_IN_FLIGHT[run.task.target.kind]:
+                self._flying.popleft().finish_batch()
+
+    def _land(self, run: TaskRun) -> None:
+        """Finish the batches of `run`, and those started before them."""
+        while run.in_flight and not self._must_leave():
+            self._flying.popleft().finish_batch()
 
     def _batch_size(self) -> int:
         """The preset's, or less where it would spend the job's trials before every task had some."""
@@ -142,16 +160,23 @@ class JobRun:
         return run.search.stop_reason(self._elapsed_s(), self._lease.spec.max_seconds, 1) is StopReason.SPACE_EXHAUSTED
 
     def _stop_where_due(self, run: TaskRun) -> None:
-        reason = run.search.stop_reason(self._elapsed_s(), self._lease.spec.max_seconds, int(self._trials_left))
-        if reason is not None:
+        """What is in flight counts: the reason is asked for again when it has landed."""
+        if self._reason(run) is not None:
+            self._land(run)
+        if not self._must_leave() and (reason := self._reason(run)) is not None:
             self._make_room(run)
             run.finish(reason)
+
+    def _reason(self, run: TaskRun) -> StopReason | None:
+        return run.search.stop_reason(self._elapsed_s(), self._lease.spec.max_seconds, int(self._trials_left))
 
     def _make_room(self, run: TaskRun) -> None:
         """Sessions stay open between batches, since opening one costs its inputs and reference; only so many do."""
         self._open_order = [r for r in self._open_order if r is not run and r.is_open] + [run]
-        while len(self._open_order) > MAX_OPEN_SESSIONS:
-            self._open_order.pop(0).close()
+        idle = [r for r in self._open_order if r is not run and not r.in_flight]
+        for oldest in idle[: max(0, len(self._open_order) - MAX_OPEN_SESSIONS)]:
+            oldest.close()
+            self._open_order.remove(oldest)
 
     def _finish(self) -> None:
         reasons = {r.stop_reason for r in self._runs}

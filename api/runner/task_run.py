@@ -1,7 +1,8 @@
 """One task of a claimed job: its search, its measuring session, and the commits between the two."""
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +13,11 @@ from cost_model.features import FEATURE_SCHEMA
 from cost_model.model import CostModel
 from search_space.candidate import Candidate
 from search_space.registry import all_sketches, generate_sketches
+from tuner.best import BestConfig, Final
 from tuner.job import StopReason
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
+from tuner.peers import compared_peers
 from tuner.ports import (
     DeviceInfo,
     Lease,
@@ -33,6 +36,7 @@ from tuner.round import TaskSearch
 from tuner.task import Task, TuningRecord
 
 log = logging.getLogger("tilewright.runner")
+peer_log = logging.getLogger("tilewright.peers")
 RELATED_RECORDS = 4000
 
 
@@ -50,13 +54,23 @@ class TaskContext:
     learns: bool = True  # whether other jobs' records teach this one: not those of a scripted measurer
 
 
+class Batch:
+    """Trials submitted together; `open` are the ordinals without a committed result yet."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self.ordinals = frozenset(t.ordinal for t in trials)
+        self.open = set(self.ordinals)
+
+
 class TaskRun:
-    """Drives one task. Its session holds the device while a batch or the final runs; not thread-safe."""
+    """Drives one task: batches are started and, in the same order, finished, so that the compiler can work on one
+    while the device measures another. Its session holds the device while it measures; not thread-safe."""
 
     def __init__(self, context: TaskContext, leased: LeasedTask, task: Task, device: DeviceInfo) -> None:
         self.context, self.leased, self.task, self.device = context, leased, task, device
         self.stop_reason = leased.stop_reason
         self._unobserved: list[TuningRecord] = []
+        self._batches: deque[Batch] = deque()
         self._session: MeasureSession | None = None
         context.store.bind(context.lease, leased.task_id, task)
         self.search = self._new_search()
@@ -109,8 +123,13 @@ class TaskRun:
     def is_open(self) -> bool:
         return self._session is not None
 
-    def run_batch(self, size: int) -> int:
-        """Propose, reserve, measure and commit one batch; returns how many trials it took from the budget."""
+    @property
+    def in_flight(self) -> int:
+        """Batches started and not finished."""
+        return len(self._batches)
+
+    def start_batch(self, size: int) -> int:
+        """Propose, reserve and submit one batch; returns how many trials it took from the budget."""
         c = self.context
         with c.phases.spend("propose"):
             batch = self.search.next_batch(size)
@@ -122,25 +141,34 @@ class TaskRun:
         if not trials:
             return 0
         self.session.submit(trials, self.search.best_latency_s)
-        self._drain()
-        with c.phases.spend("fit"):
-            refitted = self.search.refit()
-        self._report(refitted)
+        self._batches.append(Batch(trials))
         return len(trials)
 
-    def _drain(self) -> None:
-        c, session = self.context, self.session
-        while session.pending() and not c.must_stop():
+    def finish_batch(self) -> None:
+        """Commit the oldest batch's results as they come, then learn from them. What comes of later batches meanwhile
+        is committed, too, but told to the search in its turn: one seed gives one search, whatever ends first."""
+        c, session, batch = self.context, self.session, self._batches[0]
+        while batch.open and session.pending() and not c.must_stop():
             with c.phases.spend("measure"):
                 done = session.results(0.5)
             for measured in done:
                 self._take(measured)
-        # Told to the search in the order of the trials, not of their ends: one seed gives one search.
-        for record in sorted(self._unobserved, key=lambda r: (r.trial, r.attempt)):
-            self.search.observe(record)
-        self._unobserved.clear()
         if c.must_stop():
             session.cancel()
+            self._observe(None)
+            self._batches.clear()
+        else:
+            self._observe(self._batches.popleft())
+        with c.phases.spend("fit"):
+            refitted = self.search.refit()
+        self._report(refitted)
+
+    def _observe(self, batch: Batch | None) -> None:
+        """Told to the search in the order of the trials, not of their ends; None: all that there is."""
+        due = [r for r in self._unobserved if batch is None or r.trial in batch.ordinals]
+        self._unobserved = [r for r in self._unobserved if r not in due]
+        for record in sorted(due, key=lambda r: (r.trial, r.attempt)):
+            self.search.observe(record)
 
     def _take(self, measured: Measured) -> None:
         """Commit one result; a trial that was lost through nobody's fault is tried once more first."""
@@ -152,6 +180,8 @@ class TaskRun:
             return
         with c.phases.spend("store"):
             c.store.commit(c.lease, self.leased.task_id, measured)
+        for batch in self._batches:
+            batch.open.discard(trial.ordinal)
         self._unobserved.append(self._record(trial, measured.measurement))
 
     def _record(self, trial: Trial, measurement: Measurement) -> TuningRecord:
@@ -191,12 +221,21 @@ class TaskRun:
             np.random.default_rng(c.lease.spec.seed),
             config=c.preset.final,
         )
+        self._tell_peers(final, best)
         if best is None:
             log.warning("every finalist of task %d failed: %s", self.leased.index, dict(final.failures))
             return
         with c.phases.spend("store"):
             beaten = next((x.candidate for x in final.contestants if x.candidate == served), None)
             c.store.promote(c.lease, self.leased.task_id, best, session.artifact(best.artifact), beaten)
+
+    def _tell_peers(self, final: Final, best: BestConfig | None) -> None:
+        """Users' own kernels are compared with ours; what is served stays ours or the vendor's, since only those can be
+        loaded elsewhere."""
+        c = self.context
+        for line in compared_peers(final, best, c.preset.final, np.random.default_rng(c.lease.spec.seed)):
+            peer_log.info("task %d: %s", self.leased.index, line)
+            c.store.report(c.lease, Progress(self.leased.index, "final", message=line))
 
     def _finalists(self, served: Candidate | None) -> list[Candidate]:
         """The fastest of this search, and what is served today where its sketch still lowers to the same program."""
