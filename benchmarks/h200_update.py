@@ -9,8 +9,10 @@ replaces the old one whether it is better or worse.
 
 import argparse
 import json
+import random
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.h200_candidates import race_entries
@@ -18,6 +20,7 @@ from benchmarks.h200_portable import layouts_checked, portable_entries
 from benchmarks.h200_report import PROTOCOL, Row, Shapes, commit, environment_of, make_row, suite_of, summarise
 from benchmarks.records import Recorded, read_records, write_records
 from benchmarks.result_file import ROOT
+from search_space.candidate import Candidate
 from search_space.gemm import GemmWorkload
 from tuner.outcome import Outcome
 
@@ -111,6 +114,24 @@ def update(result: Row, old: Sequence[Recorded], logs: Sequence[Path]) -> tuple[
     }, records
 
 
+def keep_known(shapes: Shapes, index: int, by: Mapping[str, Candidate]) -> bool:
+    """Chooses the shape's winner anew among candidates in `by`, as the race did: others are no longer legal (their
+    registers spilled). False when none of them was timed."""
+    from workers.cuda_bench import paired_ratio
+
+    line = shapes.finals.get(index)
+    known = [key for key in line["times"] if key in by] if line is not None else []
+    if line is None or not known:
+        return False
+    times, cut = line["times"], line["rounds"] // 3
+    best = min(known, key=lambda key: statistics.median(times[key][:cut]))
+    ratio = paired_ratio(times["torch"][cut:], times[best][cut:], random.Random(index))
+    error = shapes.tried[index][best]["max_rel_err"]
+    won = {"candidate": best, "latency_s": statistics.median(times[best][cut:]), "ratio": ratio, "max_rel_err": error}
+    shapes.finals[index] = {**line, "final": {"stream": won}}
+    return True
+
+
 def add_portable(result: Row, logs: Sequence[Path]) -> Row:
     """`result` with the races of the sketches for older cards as tables, without a share of a roof."""
     shapes = Shapes()
@@ -122,8 +143,10 @@ def add_portable(result: Row, logs: Sequence[Path]) -> Row:
         outcomes = [line["outcome"] for line in shapes.tried.get(index, {}).values()]
         checked["right"] += outcomes.count(Outcome.OK.value)
         checked["other"] += len(outcomes) - outcomes.count(Outcome.OK.value)
-        row = make_row("portable", w, shapes, index, {c.key: c for c in chosen}, "stream")
-        if row is not None and index >= layouts_checked():
+        by = {c.key: c for c in chosen}
+        if index < layouts_checked() or not keep_known(shapes, index, by):
+            continue
+        if (row := make_row("portable", w, shapes, index, by, "stream")) is not None:
             timed.append({k: v for k, v in row.items() if k != "roof_fraction"})
     sittings = [*result["environment"]["sittings"], *shapes.environment]
     tables = {
