@@ -10,6 +10,7 @@ from db import events
 from db.mapping import spec_of, target_of
 from db.states import elapsed, locked_job, touch, transition
 from db.tables import WAITING, JobRow, TaskRow
+from search_space.target import Target
 from tuner.job import FINAL, JobState, StopReason
 from tuner.ports import Lease, LeasedTask, LeaseLost
 from tuner.views import NotFound
@@ -18,11 +19,17 @@ _CODED = re.compile(r"([a-z][a-z_]{0,63}): (.+)", re.DOTALL)
 
 
 def claim(
-    session: Session, runner_id: str, kinds: Sequence[str], lease_s: float, now: float, only: str | None = None
+    session: Session,
+    runner_id: str,
+    kinds: Sequence[str],
+    lease_s: float,
+    now: float,
+    only: str | None = None,
+    targets: Sequence[Target] = (),
 ) -> Lease | None:
     """Lease the next job. Rows that another runner is claiming at this moment are skipped, not waited for."""
     interrupt_expired(session, now)
-    job = session.scalars(claim_query(kinds, only)).one_or_none() if kinds else None
+    job = _next_job(session, kinds, only, targets) if kinds else None
     if job is None:
         return None
     transition(session, job, JobState.RUNNING, now)
@@ -32,8 +39,28 @@ def claim(
     return Lease(job.id, runner_id, job.lease_token, spec_of(job.spec), _leased_tasks(session, job.id), elapsed(job))
 
 
-def claim_query(kinds: Sequence[str], only: str | None = None) -> Select[JobRow]:
-    """The first job that these kinds of devices can run, by priority, then age; `only` leaves out all but one."""
+def _next_job(session: Session, kinds: Sequence[str], only: str | None, targets: Sequence[Target]) -> JobRow | None:
+    """The first job that one of the targets can run. Those that none can are passed by, one row at a time: they are
+    few, and no more is locked than is looked at."""
+    passed: list[str] = []
+    while True:
+        job = session.scalars(claim_query(kinds, only, passed)).one_or_none()
+        if job is None or not targets or _can_run(session, job, targets):
+            return job
+        passed.append(job.id)
+
+
+def _can_run(session: Session, job: JobRow, targets: Sequence[Target]) -> bool:
+    asked = spec_of(job.spec).target
+    bound = session.scalars(
+        select(TaskRow.target).where(TaskRow.job_id == job.id, TaskRow.target.is_not(None)).distinct()
+    )
+    return any(asked.matches(t) for t in targets) and all(target_of(b) in targets for b in bound if b)
+
+
+def claim_query(kinds: Sequence[str], only: str | None = None, passed: Sequence[str] = ()) -> Select[JobRow]:
+    """The first job that these kinds of devices can run, by priority, then age; `only` leaves out all but one, `passed`
+    those that were looked at."""
     query = (
         select(JobRow)
         .options(undefer(JobRow.spec))
@@ -42,6 +69,8 @@ def claim_query(kinds: Sequence[str], only: str | None = None) -> Select[JobRow]
         .limit(1)
         .with_for_update(skip_locked=True)
     )
+    if passed:
+        query = query.where(JobRow.id.not_in(passed))
     return query if only is None else query.where(JobRow.id == only)
 
 

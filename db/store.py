@@ -57,8 +57,15 @@ class SqlStore:
 
     # --- a runner's half ---------------------------------------------------------------------------------------
 
-    def claim(self, runner_id: str, kinds: Sequence[str], lease_s: float, only: str | None = None) -> Lease | None:
-        return self._tx.write(lambda s: leases.claim(s, runner_id, kinds, lease_s, self._now(s), only))
+    def claim(
+        self,
+        runner_id: str,
+        kinds: Sequence[str],
+        lease_s: float,
+        only: str | None = None,
+        targets: Sequence[Target] = (),
+    ) -> Lease | None:
+        return self._tx.write(lambda s: leases.claim(s, runner_id, kinds, lease_s, self._now(s), only, targets))
 
     def renew(self, lease: Lease, lease_s: float) -> JobState:
         return self._tx.write(lambda s: leases.renew(s, lease, lease_s, self._now(s)))

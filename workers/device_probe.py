@@ -21,6 +21,7 @@ from workers import host
 from workers.build.result import BuildToolMissing
 from workers.child import ChildProcess, ChildSpec, Failure
 from workers.script import Scenario
+from workers.scripted_devices import by_id
 
 PROBE_TIMEOUT_S = 180.0
 _log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class DeviceProbe:
 
     def info(self, alone: Alone) -> DeviceInfo:
         """`alone` holds the device while its roofs are measured. Raises ProbeFailed."""
+        if self.scenario is not None and (scripted := by_id(self.scenario.devices, self.device_id)) is not None:
+            return scripted.info()
         told = self._kept(f"host-{_fingerprint()}", {"do": "identify"}, contextlib.nullcontext)
         target = Target.from_json(_mapping(told["target"]))
         identity = EnvironmentIdentity.from_json(_mapping(told["identity"]))

@@ -1,7 +1,8 @@
 """The measuring child: owns the device, keeps the inputs and references of the tasks it was given, and does one thing
 at a time. A candidate that crashes takes this process with it and nothing else.
 
-Requests (`do`): open, baseline, measure, admit, time. A `workbench` is what differs between devices and the script.
+Requests (`do`): open, baseline, measure, admit, time, self_test. A `workbench` is what differs between devices and the
+script.
 """
 
 import time
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 from search_space.registry import all_sketches  # noqa: F401  registers the ops
 from search_space.workload import Workload, parse_workload
 from tuner.ports import MeasurePolicy
-from workers import bench
+from workers import bench, self_test
 
 Json = Mapping[str, object]
 
@@ -48,8 +49,9 @@ class _Opened:
 
 
 class MeasuringChild:
-    def __init__(self, make: Callable[[Workload], Workbench]) -> None:
+    def __init__(self, make: Callable[[Workload], Workbench], look: self_test.Look) -> None:
         self._make = make
+        self._look = look
         self._tasks: OrderedDict[str, _Opened] = OrderedDict()
         self._contestants: dict[str, Any] = {}
         self._actions: dict[str, Callable[[Json, bytes], Json]] = {
@@ -58,6 +60,7 @@ class MeasuringChild:
             "measure": self._measure,
             "admit": self._admit,
             "time": self._time,
+            "self_test": lambda message, _: self._look(message).to_json(),
         }
 
     def __call__(self, message: Json, payload: bytes) -> tuple[Json, bytes]:
@@ -151,11 +154,11 @@ def cpu_child(arguments: Json) -> MeasuringChild:
     from workers.cpu_workbench import CpuWorkbench, prepare_process
 
     prepare_process(int(str(arguments["cores"])))
-    return MeasuringChild(CpuWorkbench)
+    return MeasuringChild(CpuWorkbench, self_test.on_cpu)
 
 
 def scripted_child(arguments: Json) -> MeasuringChild:
     """Entry of the child that does what an entry of the script tells it."""
     from workers.scripted import ScriptedWorkbench
 
-    return MeasuringChild(ScriptedWorkbench)
+    return MeasuringChild(ScriptedWorkbench, self_test.as_scripted)

@@ -1,6 +1,5 @@
 """The Measurer on Ray: one actor per device, a pool of builders beside it. Ray lives here and in ray_actors only."""
 
-import contextlib
 import hashlib
 import importlib
 import logging
@@ -16,12 +15,14 @@ import ray
 
 from tuner.ports import DeviceInfo, MeasurePolicy, MeasurerUnavailable, MeasureSession
 from tuner.task import Task
-from workers import host_devices
+from workers import cluster, host_devices
+from workers.builder_pool import BuilderPool
 from workers.config import MeasurerConfig
 from workers.host_devices import RESOURCE
 from workers.ray_actors import builder_actors, device_actor
 from workers.ray_session import RaySession
-from workers.remote import BuilderPool, Cancelled, DeviceLost, RemoteDevice
+from workers.remote import Cancelled, DeviceLost, RemoteDevice
+from workers.roll_call import RollCall
 from workers.scratch import make_scratch, sweep
 
 _log = logging.getLogger(__name__)
@@ -36,16 +37,18 @@ class RayMeasurer:
         self._temp: Path | None = None
         self._started = False
         self._devices: dict[str, RemoteDevice] = {}
-        self._builders: dict[str, BuilderPool] = {}
+        self._builders: dict[tuple[str, str], BuilderPool] = {}  # by host and kind of device
         self._sessions: list[RaySession] = []
+        self._roll_guard = threading.Lock()
+        self._roll = RollCall(self._remote, config.start_timeout_s, config.silent_after_s)
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """Every device of the cluster. The first call on a host measures its roofs, which takes seconds."""
+        """Every device of the cluster at this moment, those set aside too (`healthy`, `detail`). The first call on a
+        host measures its roofs, which takes seconds."""
         with self._guard:
             self._start()
-            names = sorted(r.removeprefix(RESOURCE) for r in ray.cluster_resources() if r.startswith(RESOURCE))
-            remotes = [(name, self._remote(name)) for name in names]
-        return [self._info(name, remote) for name, remote in remotes]
+        with self._roll_guard:
+            return self._roll.call(cluster.device_names())
 
     def open(self, task: Task, device: DeviceInfo, policy: MeasurePolicy, seed: int) -> MeasureSession:
         """Raises MeasurerUnavailable, TaskNotOpened or ChildFailedToStart; ValueError for a policy that cannot be."""
@@ -54,7 +57,12 @@ class RayMeasurer:
         with self._guard:
             self._start()
             remote = self._remote(device.device_id)
-            session = RaySession(device, remote, self._pool(device), task, policy, seed, self._config)
+        try:
+            pool = self._pool(device, remote)
+        except DeviceLost as fault:
+            raise MeasurerUnavailable(f"the measuring actor died: {fault}") from fault
+        session = RaySession(device, remote, pool, task, policy, seed, self._config)
+        with self._guard:
             self._sessions = [s for s in self._sessions if not s.closed] + [session]
         try:
             session.open()
@@ -98,7 +106,8 @@ class RayMeasurer:
         return pid
 
     def builder_child_pids(self, device_id: str) -> list[int | None]:
-        return self._builders[device_id].child_pids()
+        node: str = self._devices[device_id].control("node_id")
+        return [pid for (at, _), pool in self._builders.items() if at == node for pid in pool.child_pids()]
 
     # --- Ray ---
 
@@ -122,50 +131,50 @@ class RayMeasurer:
                 "include_dashboard": False,
                 "object_store_memory": config.object_store_bytes,
                 "_temp_dir": str(self._temp),
-                "resources": {RESOURCE + device_id: 1 for device_id in host_devices.device_ids()},
+                "resources": {RESOURCE + name: 1 for name in host_devices.devices_of(config.scenario)},
             }
         else:
             options["address"] = config.address
         _quieten_ray()
         try:
             ray.init(**options)
-        except (ConnectionError, RuntimeError, TimeoutError) as fault:
+        except Exception as fault:  # plain ones too: a start that took too long is a bare Exception of Ray's
             where = config.address or "on this machine"
             raise MeasurerUnavailable(f"Ray {where} cannot be reached or started: {fault}") from fault
         self._started = True
 
     def _remote(self, device_id: str) -> RemoteDevice:
-        if device_id not in self._devices:
-            settings = host_devices.settings(device_id, self._config)
-            probe = host_devices.probe(device_id, self._config)
-            tag = hashlib.sha256(pickle.dumps((settings, probe))).hexdigest()[:8]
-            detached = self._config.address is not None
+        with self._guard:
+            if device_id not in self._devices:
+                settings = host_devices.settings(device_id, self._config)
+                probe = host_devices.probe(device_id, self._config)
+                tag = hashlib.sha256(pickle.dumps((settings, probe))).hexdigest()[:8]
+                detached = self._config.address is not None
 
-            def make() -> Any:
-                return device_actor(f"{RESOURCE}{device_id}:{tag}", RESOURCE + device_id, settings, probe, detached)
+                def make() -> Any:
+                    # An actor for a device that is not there would wait for it, and its callers with it.
+                    if device_id not in cluster.device_names():
+                        raise MeasurerUnavailable(f"device {device_id} has left the cluster")
+                    return device_actor(f"{RESOURCE}{device_id}:{tag}", RESOURCE + device_id, settings, probe, detached)
 
-            self._devices[device_id] = RemoteDevice(make, self._config.call_timeout_s)
-        return self._devices[device_id]
+                self._devices[device_id] = RemoteDevice(make, self._config.call_timeout_s)
+            return self._devices[device_id]
 
-    def _pool(self, device: DeviceInfo) -> BuilderPool:
-        if device.device_id not in self._builders:
-            remote = self._remote(device.device_id)
-            child = host_devices.builder_child(device, self._config)
+    def _pool(self, device: DeviceInfo, remote: RemoteDevice) -> BuilderPool:
+        """The builders of the device's host. Raises DeviceLost, MeasurerUnavailable."""
+        node = str(remote.control("node_id"))
+        count = max(1, min(self._config.builder_count, cluster.node_cores(node)))
+        with self._guard:
+            key = (node, device.target.kind)
+            if key not in self._builders:
+                child = host_devices.builder_child(device, self._config)
 
-            def make(count: int) -> Sequence[Any]:
-                # On a CPU target the builders must be where they can be kept from disturbing the measuring.
-                node = remote.control("node_id") if device.target.kind == "cpu" else None
-                return builder_actors(count, child, node)
+                def make(wanted: int) -> Sequence[Any]:
+                    cluster.node_cores(node)  # raises where the host has left: a builder for it would never start
+                    return builder_actors(wanted, child, node)
 
-            self._builders[device.device_id] = BuilderPool(make, max(self._config.builder_count, 1))
-        return self._builders[device.device_id]
-
-    def _info(self, device_id: str, remote: RemoteDevice) -> DeviceInfo:
-        for _ in range(2):
-            with contextlib.suppress(DeviceLost):
-                info: DeviceInfo = remote.control("info", timeout_s=self._config.start_timeout_s)
-                return info
-        raise MeasurerUnavailable(f"the measuring actor of device {device_id} dies at once")
+                self._builders[key] = BuilderPool(make, count)
+            return self._builders[key]
 
 
 def _quieten_ray() -> None:

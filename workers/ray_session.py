@@ -20,10 +20,11 @@ from tuner.ports import DeviceInfo, Measured, MeasurePolicy, MeasurerUnavailable
 from tuner.task import Task
 from workers.build import BuildResult
 from workers.builder import BuildRequest
+from workers.builder_pool import BuilderPool, BuildWindow
 from workers.config import MeasurerConfig
 from workers.device_probe import identity_under
 from workers.final_bed import Entrant, OpenTask
-from workers.remote import BuilderPool, BuildWindow, Cancelled, DeviceLost, RemoteDevice
+from workers.remote import Cancelled, DeviceLost, RemoteDevice
 from workers.shelf import Shelf
 from workers.stay import DeviceStay
 
@@ -31,6 +32,7 @@ from workers.stay import DeviceStay
 CHUNK = 16
 _WAIT_S = 0.5
 _CANCEL_TIMEOUT_S = 8.0
+_VENDOR_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,22 @@ class RaySession:
             self._stay.take(self._ended(self._epoch))
             try:
                 self._stay.warm_up(self._exclusive)
-                self._baseline = self._stay.baseline()
+                self._baseline = self._vendor()
             finally:
                 self._stay.leave()
+
+    def _vendor(self) -> tuple[str, Measurement]:
+        """The vendor's measurement; taken again where it was lost through nobody's fault."""
+        for _ in range(_VENDOR_TRIES - 1):
+            try:
+                name, measurement = self._stay.baseline()
+            except DeviceLost:
+                self._stay.take(self._ended(self._epoch))
+                continue
+            if measurement.outcome is not Outcome.WORKER_LOST:
+                return name, measurement
+            self._stay.keep(self._ended(self._epoch))
+        return self._stay.baseline()
 
     def submit(self, trials: Sequence[Trial], best_latency_s: float | None) -> None:
         with self._changed:
@@ -177,6 +192,7 @@ class RaySession:
         with self._changed:
             self._changed.notify_all()
         self._thread.join(_CANCEL_TIMEOUT_S)
+        self._builds.drop()
         self._shelf.close()
 
     # --- the background thread ---
@@ -200,6 +216,8 @@ class RaySession:
                 continue
             except Exception as fault:  # noqa: BLE001  whatever broke measuring is the caller's to see
                 self._done.put(fault)
+                with self._changed:
+                    self._changed.wait(_WAIT_S)  # what broke measuring would break it again at once
 
     def _exclusive_stay(self) -> None:
         """Build a chunk, then measure it: on a CPU the two would disturb each other."""

@@ -1,7 +1,7 @@
 """One task of a claimed job: its search, its measuring session, and the commits between the two."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +46,8 @@ class TaskContext:
     preset: Preset
     policy: MeasurePolicy
     phases: Phases
-    must_stop: Callable[[], bool]
+    must_stop: Callable[[], bool]  # no further batch: the job is out of time, or must be left
+    must_leave: Callable[[], bool]  # store nothing more: the job goes on elsewhere, or not at all
     learns: bool = True  # whether other jobs' records teach this one: not those of a scripted measurer
 
 
@@ -58,8 +59,30 @@ class TaskRun:
         self.stop_reason = leased.stop_reason
         self._unobserved: list[TuningRecord] = []
         self._session: MeasureSession | None = None
+        self._outstanding: dict[int, Trial] = {}  # reserved under this lease, not committed yet
         context.store.bind(context.lease, leased.task_id, task)
         self.search = self._new_search()
+        if context.lease.token > 1 and self.stop_reason is None:
+            self._hold(context.store.reserve(context.lease, leased.task_id, []))  # what a runner before left open
+
+    def _hold(self, trials: Sequence[Trial]) -> None:
+        self._outstanding.update((t.id, t) for t in trials)
+        self.search.reserved(trials)
+
+    @property
+    def unfinished(self) -> bool:
+        """Trials were reserved and wait for their measurement: a runner or a device was lost in between."""
+        return bool(self._outstanding)
+
+    def fits(self, device: DeviceInfo) -> bool:
+        """Whether its numbers may stand beside those of the task's other trials."""
+        return device.target == self.task.target and device.identity == self.device.identity
+
+    def move_to(self, device: DeviceInfo) -> None:
+        """Work on that device from now on; a session on another one is given back."""
+        if device.device_id != self.device.device_id:
+            self.close()
+            self.device = device
 
     def _new_search(self) -> TaskSearch:
         c = self.context
@@ -110,15 +133,11 @@ class TaskRun:
         return self._session is not None
 
     def run_batch(self, size: int) -> int:
-        """Propose, reserve, measure and commit one batch; returns how many trials it took from the budget."""
+        """Measure and commit what is outstanding, else propose and reserve one batch first; how many trials it was."""
         c = self.context
-        with c.phases.spend("propose"):
-            batch = self.search.next_batch(size)
-        if not batch:
-            return 0
-        with c.phases.spend("store"):
-            trials = c.store.reserve(c.lease, self.leased.task_id, batch)
-        self.search.reserved(trials)
+        if not self._outstanding:
+            self._propose(size)
+        trials = list(self._outstanding.values())
         if not trials:
             return 0
         self.session.submit(trials, self.search.best_latency_s)
@@ -128,17 +147,27 @@ class TaskRun:
         self._report(refitted)
         return len(trials)
 
+    def _propose(self, size: int) -> None:
+        c = self.context
+        with c.phases.spend("propose"):
+            batch = self.search.next_batch(size)
+        if batch:
+            with c.phases.spend("store"):
+                self._hold(c.store.reserve(c.lease, self.leased.task_id, batch))
+
     def _drain(self) -> None:
         c, session = self.context, self.session
-        while session.pending() and not c.must_stop():
-            with c.phases.spend("measure"):
-                done = session.results(0.5)
-            for measured in done:
-                self._take(measured)
-        # Told to the search in the order of the trials, not of their ends: one seed gives one search.
-        for record in sorted(self._unobserved, key=lambda r: (r.trial, r.attempt)):
-            self.search.observe(record)
-        self._unobserved.clear()
+        try:
+            while session.pending() and not c.must_stop():
+                with c.phases.spend("measure"):
+                    done = session.results(0.5)
+                for measured in done:
+                    self._take(measured)
+        finally:
+            # Told to the search in the order of the trials, not of their ends: one seed gives one search.
+            for record in sorted(self._unobserved, key=lambda r: (r.trial, r.attempt)):
+                self.search.observe(record)
+            self._unobserved.clear()
         if c.must_stop():
             session.cancel()
 
@@ -148,10 +177,12 @@ class TaskRun:
         if measured.measurement.outcome is Outcome.WORKER_LOST and trial.attempt == 0:
             with c.phases.spend("store"):
                 again = c.store.retry(c.lease, trial)
+            self._outstanding[again.id] = again
             self.session.submit([again], self.search.best_latency_s)
             return
         with c.phases.spend("store"):
             c.store.commit(c.lease, self.leased.task_id, measured)
+        self._outstanding.pop(trial.id, None)
         self._unobserved.append(self._record(trial, measured.measurement))
 
     def _record(self, trial: Trial, measurement: Measurement) -> TuningRecord:
@@ -171,6 +202,8 @@ class TaskRun:
         c = self.context
         if self.search.best_latency_s is not None:
             self._promote()
+        if c.must_leave():
+            return
         c.store.finish_task(c.lease, self.leased.task_id, reason)
         self.stop_reason = reason
         self._report(False)
@@ -182,6 +215,8 @@ class TaskRun:
         served = None if incumbent is None else incumbent[0]
         with c.phases.spend("final"):
             final = session.final(self._finalists(served))
+        if c.must_leave():
+            return  # it was cut short
         best = promote(
             final,
             self.task,
@@ -213,8 +248,13 @@ class TaskRun:
             self._session.close()
             self._session = None
 
+    def interrupt(self) -> None:
+        """Kill what runs for the task, from any thread."""
+        session = self._session
+        if session is not None:
+            session.cancel()
+
     def abandon(self) -> None:
         """Stop at once: kill what runs and give the device back."""
-        if self._session is not None:
-            self._session.cancel()
+        self.interrupt()
         self.close()
