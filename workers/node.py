@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -23,3 +24,13 @@ def node_command(address: str, cores: int | None = None, devices: Sequence[str] 
         "--disable-usage-stats",
         "--block",
     ]
+
+
+def own_address() -> str:
+    """The address that Ray's head takes as its own: the one this host would send from (nothing is sent)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
