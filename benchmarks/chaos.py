@@ -24,8 +24,8 @@ PROTOCOL = (
     "Every commit, promotion and end of a job that the store acknowledged to a runner, and every submission and cancel "
     "acknowledged to a user, is written to a file outside the database; afterwards the database is compared with it. "
     "lost: acknowledged and not there, or an event missed by a watcher that reconnects. doubled: two rows or events "
-    "for one thing, or a counter that differs from its rows. stuck: jobs not ended after the faults. off_budget: jobs that "
-    "ended at another number of trials than their budget without saying why. overlapping: two measurements on one "
+    "for one thing, or a counter that differs from its rows. stuck: jobs not ended after the faults. off_budget: jobs "
+    "that ended at another number of trials than their budget without saying why. overlapping: two measurements on one "
     "device at a time. A fault counts once, whatever it takes with it."
 )
 ARCHES = ("alpha", "beta")

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Sequence
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session, undefer
 
 from db import events
 from db.mapping import spec_of, target_of
-from db.states import elapsed, locked_job, touch, transition
+from db.states import MAX_SILENCE_S, elapsed, locked_job, touch, transition
 from db.tables import WAITING, JobRow, TaskRow
 from search_space.target import Target
 from tuner.job import FINAL, JobState, StopReason
@@ -75,8 +75,11 @@ def claim_query(kinds: Sequence[str], only: str | None = None, passed: Sequence[
 
 
 def expired_query(now: float) -> Select[JobRow]:
+    """Leases that have run out, and those renewed in the future: the clock jumped back since then, and a dead runner's
+    job would wait until it has caught up. (A living runner's next renewal puts its own right within a second.)"""
     running = JobRow.state == JobState.RUNNING.value
-    return select(JobRow).where(running, JobRow.lease_expires_at <= now).with_for_update(skip_locked=True)
+    over = or_(JobRow.lease_expires_at <= now, JobRow.last_seen_at > now + MAX_SILENCE_S)
+    return select(JobRow).where(running, over).with_for_update(skip_locked=True)
 
 
 def interrupt_expired(session: Session, now: float) -> int:

@@ -4,13 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Response
 
-from api import examples, present, schemas
+from api import examples, present, schemas, waiting
 from api.admission import admit
 from api.openapi import json_body, problem_responses
 from api.routes.parameters import Cursor, JobId, Limit
-from api.service import OnlyQuery, Svc
+from api.service import OnlyQuery, Service, Svc
 from api.strict_json import Body, parse
 from tuner.job import JobSpec, JobState
+from tuner.views import JobView
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -45,7 +46,7 @@ def submit(svc: Svc, raw: Body, response: Response, idempotency_key: Idempotency
     job, created = svc.store.create_job(spec, idempotency_key, now)
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/jobs/{job.id}"
-    return present.job(job)
+    return _shown(svc, job)
 
 
 @router.get(
@@ -67,7 +68,7 @@ def jobs(
 )
 def job(svc: Svc, job_id: JobId) -> schemas.Job:
     """One job with its tasks, what each has found so far, and the counts of trials by outcome."""
-    return present.job(svc.store.job(job_id))
+    return _shown(svc, svc.store.job(job_id))
 
 
 @router.post(
@@ -78,7 +79,7 @@ def job(svc: Svc, job_id: JobId) -> schemas.Job:
 )
 def cancel(svc: Svc, job_id: JobId) -> schemas.Job:
     """Stop a job for good; what it measured stays. Cancelling twice is no error; a completed or failed job is 409."""
-    return present.job(svc.store.cancel(job_id, svc.settings.now()))
+    return _shown(svc, svc.store.cancel(job_id, svc.settings.now()))
 
 
 @router.post(
@@ -89,7 +90,7 @@ def cancel(svc: Svc, job_id: JobId) -> schemas.Job:
 )
 def pause(svc: Svc, job_id: JobId) -> schemas.Job:
     """Give the device back until the job is resumed."""
-    return present.job(svc.store.pause(job_id, svc.settings.now()))
+    return _shown(svc, svc.store.pause(job_id, svc.settings.now()))
 
 
 @router.post(
@@ -100,4 +101,12 @@ def pause(svc: Svc, job_id: JobId) -> schemas.Job:
 )
 def resume(svc: Svc, job_id: JobId) -> schemas.Job:
     """Put a paused job back into the queue."""
-    return present.job(svc.store.resume(job_id, svc.settings.now()))
+    return _shown(svc, svc.store.resume(job_id, svc.settings.now()))
+
+
+def _shown(svc: Service, job: JobView) -> schemas.Job:
+    """The job, with what it waits for where no runner has taken it."""
+    if not waiting.waits(job):
+        return present.job(job)
+    now = svc.settings.now()
+    return present.job(job, waiting.reason(job, svc.store.devices(now), now))
