@@ -6,13 +6,12 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from workers.host_devices import RESOURCE, device_ids
+from workers.host_devices import RESOURCE
 
 
-def node_command(address: str, cores: int | None = None, devices: Sequence[str] = ()) -> list[str]:
-    """The command that runs a Ray node here until it is stopped: `cores` CPUs for builders, one unit a device (this
-    host's own, unless `devices` names others)."""
-    resources = {RESOURCE + device_id: 1 for device_id in devices or device_ids()}
+def node_command(address: str, devices: Sequence[str], cores: int | None = None) -> list[str]:
+    """The command that runs a Ray node here until it is stopped: `cores` CPUs for builders, one unit a device."""
+    resources = {RESOURCE + device_id: 1 for device_id in devices}
     return [
         sys.executable,
         "-m",

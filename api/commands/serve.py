@@ -30,6 +30,7 @@ def serve(
     key_file: Annotated[Path | None, typer.Option(help="file of bearer keys, one a line")] = None,
     cores: Annotated[int | None, typer.Option(min=1, help="CPU cores the workers own")] = None,
     lease_s: Annotated[float, typer.Option(min=1.0, help="seconds after which a silent runner's job is free")] = 10.0,
+    jobs: Annotated[int, typer.Option(min=1, help="jobs that the runner works on at a time")] = 1,
     runner: Annotated[bool, typer.Option("--runner/--no-runner", help="start a runner beside the HTTP service")] = True,
 ) -> None:
     """Serve the API and the dashboard, and run the jobs."""
@@ -44,7 +45,7 @@ def serve(
         fail(str(fault), BAD_ARGUMENTS)
     url = db or default_database_url()
     store = open_database(url, migrate=True)
-    child = RunnerProcess(url, choice.text, ray, cores, lease_s) if runner else None
+    child = RunnerProcess(url, choice.text, ray, cores, lease_s, jobs) if runner else None
     try:
         if child is not None:
             child.start()

@@ -13,30 +13,30 @@ def worker(
     ray: Annotated[str, typer.Option("--ray", help="address of the cluster's head, HOST:PORT")],
     cores: Annotated[int | None, typer.Option(min=1, help="CPU cores that builders may use")] = None,
     measurer: Annotated[str, typer.Option(help="ray, or scripted:FILE.json for the devices it declares")] = "ray",
-    device: Annotated[list[str] | None, typer.Option(help="bring this declared device alone (repeatable)")] = None,
+    device: Annotated[list[str] | None, typer.Option(help="bring this device alone (repeatable)")] = None,
 ) -> None:
     """Join a Ray cluster with this host's devices, until stopped."""
     if not re.fullmatch(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", ray):
         fail(f"--ray: must be HOST:PORT, got {ray!r}", BAD_ARGUMENTS)
     from workers.node import node_command
 
-    command = node_command(ray, cores, _declared(measurer, device or []))
+    command = node_command(ray, _devices(measurer, device or []), cores)
     os.execv(command[0], command)  # signals then reach Ray's node itself
 
 
-def _declared(measurer: str, wanted: list[str]) -> list[str]:
-    """The devices of the script that are wanted (all of them where none is named); none without a script."""
+def _devices(measurer: str, wanted: list[str]) -> list[str]:
+    """Those of this host's devices, or of the script's, that are wanted: all of them where none is named."""
     from workers.config import parse_measurer
+    from workers.host_devices import devices_of
 
     try:
-        scenario = parse_measurer(measurer)
+        present = devices_of(parse_measurer(measurer))
     except ValueError as fault:
         fail(str(fault), BAD_ARGUMENTS)
-    declared = [d.device_id for d in scenario.devices] if scenario is not None else []
     for name in wanted:
-        if name not in declared:
-            fail(f"--device {name}: the measurer declares {', '.join(declared) or 'no device'}", BAD_ARGUMENTS)
-    return wanted or declared
+        if name not in present:
+            fail(f"--device {name}: there is {', '.join(present)}", BAD_ARGUMENTS)
+    return wanted or list(present)
 
 
 def add(app: typer.Typer) -> None:
