@@ -1,6 +1,7 @@
 """A whole cluster as plain processes: PostgreSQL, Ray's head and hosts, runners, the API; each is started again when it
 ends, as a container with `restart: unless-stopped` is."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -91,15 +92,19 @@ class World:
         self._add("head", head_command(self.ray_port, head_devices))
         if not head_devices:
             for i, devices in enumerate(self.plan.hosts):
-                names = [word for d in devices for word in ("--device", d)]
-                command = [*python, "tilewright", "worker", *ray, "--cores", "1", *measurer, *names]
-                self._add(f"host-{i}", command, self.head_answers)
+                self.add_host(f"host-{i}", devices)
         self._add("api", [*python, "tilewright", "serve", "--no-runner", "--port", str(self.api_port)])
         slots = ["--jobs", str(self.plan.jobs_at_a_time), "--lease-s", str(self.plan.lease_s)]
         for i in range(self.plan.runners):
             runner = [*python, "benchmarks.chaos_runner", str(self.ledgers), *ray, *measurer, *slots]
             self._add(f"runner-{i}", runner, self.head_answers)
         self._keeper.start()
+
+    def add_host(self, name: str, devices: Sequence[str]) -> None:
+        """A host that joins the cluster with these of the script's devices; it is started by the keeper."""
+        command = [sys.executable, "-m", "tilewright", "worker", "--ray", self.ray_address, "--cores", "1"]
+        command += ["--measurer", f"scripted:{self.folder / 'script.json'}"]
+        self._add(name, [*command, *(word for d in devices for word in ("--device", d))], self.head_answers)
 
     def _add(self, name: str, command: Sequence[str], needs: Callable[[], bool] = lambda: True) -> None:
         self.kept[name] = Kept(name, command, needs)
@@ -160,6 +165,16 @@ class World:
                     return
                 time.sleep(0.25)
         raise RuntimeError(f"not ready within {limit_s:.0f} s:\n{self.logs()}")
+
+    def until(self, condition: Callable[[], bool], limit_s: float, what: str) -> None:
+        """Wait for it, over faults of the service too; RuntimeError, with the logs, when it does not come."""
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end:
+            with contextlib.suppress(ApiError, Unreachable):
+                if condition():
+                    return
+            time.sleep(0.25)
+        raise RuntimeError(f"not within {limit_s:.0f} s: {what}\n{self.logs()}")
 
     def tree(self, name: str) -> list[psutil.Process]:
         """The processes of one of the kept ones, itself first; PostgreSQL's for "postgres"."""

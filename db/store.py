@@ -10,7 +10,7 @@ from db import blobs, jobs, leases, lookup, lookups, records, schedules, trial_v
 from db import devices as device_rows
 from db import events as job_events
 from db.engine import Transactions
-from db.schema import check_revision
+from db.schema import check_revision, touch_revision
 from db.sketch_versions import SketchVersion
 from search_space.candidate import Candidate
 from search_space.environment import EnvironmentIdentity
@@ -199,8 +199,11 @@ class SqlStore:
         return self._tx.read(jobs.counts)
 
     def ping(self) -> None:
-        """Raises StoreUnavailable, StoreDamaged or SchemaMismatch."""
+        """Raises StoreUnavailable, StoreDamaged or SchemaMismatch. A file that can be read but not written (a full disk)
+        is found out by writing: nothing is changed."""
         check_revision(self._tx.engine)
+        if not self._tx.postgresql:
+            self._tx.write(touch_revision)
 
 
 if TYPE_CHECKING:  # the type checker compares every signature with the ports'

@@ -105,6 +105,9 @@ class RayMeasurer:
         pid: int = self._devices[device_id].control("actor_pid")
         return pid
 
+    def kill_actor(self, device_id: str) -> None:
+        self._devices[device_id].kill()
+
     def builder_child_pids(self, device_id: str) -> list[int | None]:
         node: str = self._devices[device_id].control("node_id")
         return [pid for (at, _), pool in self._builders.items() if at == node for pid in pool.child_pids()]

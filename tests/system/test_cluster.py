@@ -1,18 +1,12 @@
 """A Ray cluster of several hosts: devices that join late are used, work of devices that leave goes on elsewhere, and a
-device is used by one at a time, whoever drives it."""
+job that nothing can run says so and blocks nobody."""
 
-import itertools
-import json
-import subprocess
-import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks.chaos_world import Plan, World
-from tests.support.cluster_driver import collect
 from tilewright.client import Client, JsonObject
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
@@ -75,22 +69,3 @@ def test_devices_join_and_leave_in_the_middle_of_a_job(world: World) -> None:
         assert client.job(stuck)["state"] == "queued"
         world.add_host("back", ["early"])
         world.until(lambda: client.job(stuck)["state"] == "completed", 120, "the waiting job")
-
-
-def test_two_drivers_never_use_a_device_at_the_same_time(world: World) -> None:
-    """Each in a namespace of its own, so that they share nothing but the host: each has an actor for the device."""
-    script = str(world.folder / "script.json")
-    command = [sys.executable, "-m", "tests.support.cluster_driver", world.ray_address, script]
-    drivers = [
-        subprocess.Popen(
-            [*command, f"driver-{i}", "early"], env=world.environment, stdout=subprocess.PIPE, text=True
-        )
-        for i in range(2)
-    ]
-    taken = defaultdict(list)
-    for driver in drivers:
-        out, _ = driver.communicate(timeout=120)
-        for interval in json.loads(out.splitlines()[-1]):
-            taken["early"].append(tuple(interval))
-    assert len(taken["early"]) == 2 * collect.count
-    assert all(a[1] <= b[0] for a, b in itertools.pairwise(sorted(taken["early"])))
