@@ -54,14 +54,14 @@ class Some:
 
 @dataclass(frozen=True)
 class Rate:
-    """`per_device`: trials of each device. `overlaps` must be 0; `builder_share`: part of the time that builders had."""
+    """`per_device`: trials of each device; `phase_secs`: the job's time by phase, over all its tasks."""
 
     devices: int
     trials: int
     seconds: float
     per_device: dict[str, int]
     overlaps: int
-    build_secs: float
+    phase_secs: dict[str, float]
 
     @property
     def per_second(self) -> float:
@@ -118,8 +118,8 @@ def rate(store: SqlStore, job: str, count: int) -> Rate:
     every = [i for intervals in taken.values() for i in intervals]
     seconds = max(e for _, e in every) - min(s for s, _ in every)
     overlaps = sum(a[1] > b[0] for i in taken.values() for a, b in itertools.pairwise(sorted(i)))
-    phases = store.job(job).phase_seconds
-    return Rate(count, trials, seconds, {d: len(i) for d, i in taken.items()}, overlaps, sum(phases.values()))
+    phases = {name: round(spent, 2) for name, spent in store.job(job).phase_seconds.items()}
+    return Rate(count, trials, seconds, {d: len(i) for d, i in taken.items()}, overlaps, phases)
 
 
 def scripted(folder: Path, count: int, seconds: float) -> RayMeasurer:
@@ -184,20 +184,16 @@ def main() -> int:
 def measure(result: ResultFile, measurer: RayMeasurer, folder: Path, counts: Sequence[int], trials: int) -> None:
     present = wait_for(measurer, max(counts))
     kind = present[0].target.kind
-    result.environment = {
-        **result.environment,
-        "device": present[0].target.model,
-        "devices": [d.device_id for d in present],
-    }
+    names = [d.device_id for d in present]
+    result.environment = {**result.environment, "device": present[0].target.model, "devices": names}
     rates = [tune(measurer, folder, n, trials, kind, threading.Event()) for n in counts]
     single = rates[0].per_second / rates[0].devices
-    result.tables["rates"] = [
-        vars(r) | {"per_second": r.per_second, "linear": r.per_second / single / r.devices} for r in rates
-    ]
+    linear = {str(r.devices): round(r.per_second / single / r.devices, 3) for r in rates}
+    result.tables["rates"] = [vars(r) | {"per_second": r.per_second, "linear": linear[str(r.devices)]} for r in rates]
     away = taken_away(measurer, folder, max(counts), trials, kind) if max(counts) > 1 else {"lost": 0, "overlaps": 0}
     result.tables["taken_away"] = away
     result.summary = {
-        "linear": {str(r.devices): round(r.per_second / single / r.devices, 3) for r in rates},
+        "linear": linear,
         "trials_per_s": {str(r.devices): round(r.per_second, 2) for r in rates},
         "overlaps": sum(r.overlaps for r in rates) + int(str(away["overlaps"])),
         "lost": away["lost"],

@@ -199,8 +199,8 @@ class SqlStore:
         return self._tx.read(jobs.counts)
 
     def ping(self) -> None:
-        """Raises StoreUnavailable, StoreDamaged or SchemaMismatch. A file that can be read but not written (a full disk)
-        is found out by writing: nothing is changed."""
+        """Raises StoreUnavailable, StoreDamaged or SchemaMismatch. A file that can be read but not written (a full
+        disk) is found out by writing: nothing is changed."""
         check_revision(self._tx.engine)
         if not self._tx.postgresql:
             self._tx.write(touch_revision)

@@ -1,4 +1,4 @@
-"""A clock that jumps: leases end early or at once, never late; nothing is lost, and time that nobody worked is not counted."""
+"""A clock that jumps: leases end early or at once, never late; no row is lost, an hour that never was counts not."""
 
 import dataclasses
 
