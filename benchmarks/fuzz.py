@@ -43,7 +43,7 @@ def main() -> int:
         store.heartbeat_devices("runner-1", [device()], 1e9)
         finish(store, claimed_job(store, [0.003, None, 0.002]))
         app = new_app(store, clock, allowed_hosts=("testserver",), keys=(KEY,))
-        document = schemathesis.openapi.from_asgi("/openapi.json", app)
+        document = schemathesis.openapi.from_asgi("/openapi.json", app, headers={"Authorization": f"Bearer {KEY}"})
         every = list(operations(document))
         rounds = 0
         while tally.total < options.requests and rounds < 100:

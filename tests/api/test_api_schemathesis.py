@@ -30,7 +30,7 @@ def document(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterat
     store.heartbeat_devices("runner-1", [device()], 60.0)
     finish(store, claimed_job(store, [0.003, None, 0.002]))
     app = new_app(store, clock, allowed_hosts=("testserver",), keys=(KEY,))
-    yield schemathesis.openapi.from_asgi("/openapi.json", app)
+    yield schemathesis.openapi.from_asgi("/openapi.json", app, headers={"Authorization": f"Bearer {KEY}"})
     store.close()
 
 

@@ -29,12 +29,14 @@ ALWAYS = (
 # A workload has rules between its fields (heads_q a multiple of heads_kv, an extent that no sketch takes), which a JSON
 # Schema cannot say: what fits the schema may be refused, with the field named.
 BETWEEN_FIELDS = ("/v1/jobs", "/v1/schedules/best", "/v1/schedules/best:batch")
+# A cursor is a token that the service made: any other string is refused.
+WITH_CURSOR = ("/v1/jobs", "/v1/jobs/{job_id}/trials", "/v1/lookups")
 
 
 def checks_of(path: str) -> list[str]:
-    """The names of the checks that an operation must pass: all of them, with two exceptions that are told here."""
+    """The names of the checks that an operation must pass: all of them, but for what is told here."""
     names = list(ALWAYS)
-    if path not in BETWEEN_FIELDS:
+    if path not in (*BETWEEN_FIELDS, *WITH_CURSOR):
         names.append("positive_data_acceptance")
     if not path.endswith(":batch"):  # a wrong workload in a batch is refused in its own place, and spoils no other: 200
         names.append("negative_data_rejection")
