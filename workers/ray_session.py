@@ -9,8 +9,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 from search_space.candidate import Candidate
 from tuner.best import Contestant, Final
@@ -24,6 +23,7 @@ from workers.builder_pool import BuilderPool, BuildWindow
 from workers.config import MeasurerConfig
 from workers.device_probe import identity_under
 from workers.final_bed import Entrant, OpenTask
+from workers.measure_job import MeasureJob, jobs_of
 from workers.remote import Cancelled, DeviceLost, RemoteDevice
 from workers.shelf import Shelf
 from workers.stay import DeviceStay
@@ -32,18 +32,6 @@ from workers.stay import DeviceStay
 CHUNK = 16
 _WAIT_S = 0.5
 _CANCEL_TIMEOUT_S = 8.0
-_VENDOR_TRIES = 3
-
-
-@dataclass(frozen=True)
-class _Job:
-    """`epoch`: the session's when it was submitted; a cancel ends an epoch and what belongs to it."""
-
-    candidate: Candidate
-    ordinal: int | None
-    epoch: int
-    trial: Trial | None = None
-    best_latency_s: float | None = None
 
 
 class RaySession:
@@ -70,7 +58,7 @@ class RaySession:
         self._shelf = Shelf(config.temp_parent)
         self._exclusive = device.target.kind == "cpu"
         self._ordinals: dict[str, int] = {}  # candidate key -> its trial's ordinal
-        self._queue: deque[_Job] = deque()
+        self._queue: deque[MeasureJob] = deque()
         self._done: queue.SimpleQueue[tuple[int, Measured] | BaseException] = queue.SimpleQueue()
         self._pending = 0
         self._epoch = 0
@@ -98,27 +86,14 @@ class RaySession:
             self._stay.take(self._ended(self._epoch))
             try:
                 self._stay.warm_up(self._exclusive)
-                self._baseline = self._vendor()
+                self._baseline = self._stay.vendor(self._ended(self._epoch))
             finally:
                 self._stay.leave()
-
-    def _vendor(self) -> tuple[str, Measurement]:
-        """The vendor's measurement; taken again where it was lost through nobody's fault."""
-        for _ in range(_VENDOR_TRIES - 1):
-            try:
-                name, measurement = self._stay.baseline()
-            except DeviceLost:
-                self._stay.take(self._ended(self._epoch))
-                continue
-            if measurement.outcome is not Outcome.WORKER_LOST:
-                return name, measurement
-            self._stay.keep(self._ended(self._epoch))
-        return self._stay.baseline()
 
     def submit(self, trials: Sequence[Trial], best_latency_s: float | None) -> None:
         with self._changed:
             for t in trials:
-                self._queue.append(_Job(t.candidate, t.ordinal, self._epoch, t, best_latency_s))
+                self._queue.append(MeasureJob(t.candidate, t.ordinal, self._epoch, t, best_latency_s))
             self._pending += len(trials)
             self._changed.notify_all()
 
@@ -247,30 +222,32 @@ class RaySession:
                 if not held:
                     self._stay.take(self._ended(self._epoch))
                     held = True
-                for job, result in _jobs(ready):
+                for job, result in jobs_of(ready):
                     self._finish(job, result)
         finally:
             if held:
                 self._stay.leave()
 
-    def _take(self, most: int) -> list[_Job]:
+    def _take(self, most: int) -> list[MeasureJob]:
         with self._changed:
             return [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
 
-    def _build(self, jobs: Sequence[_Job], epoch: int) -> Iterator[tuple[_Job, BuildResult]]:
+    def _build(self, jobs: Sequence[MeasureJob], epoch: int) -> Iterator[tuple[MeasureJob, BuildResult]]:
         """All of them, as they end, in the meantime staying on the device."""
         waiting = deque(jobs)
         while waiting or self._builds.in_flight:
             while waiting and self._builds.room > 0:
                 job = waiting.popleft()
                 self._builds.submit(job, self._request(job))
-            yield from _jobs(self._builds.collect(_WAIT_S))
+            yield from jobs_of(self._builds.collect(_WAIT_S))
             self._stay.keep(self._ended(epoch))
 
     def _build_missing(self, candidates: Sequence[Candidate], epoch: int) -> dict[str, str]:
         """Build what this session has no artifact of: candidate key -> error of those that failed."""
         failures: dict[str, str] = {}
-        missing = [_Job(c, self._ordinals.get(c.key), epoch) for c in candidates if self._shelf.digest(c.key) is None]
+        missing = [
+            MeasureJob(c, self._ordinals.get(c.key), epoch) for c in candidates if self._shelf.digest(c.key) is None
+        ]
         for job, built in self._build(missing, epoch):
             if built.ok:
                 self._shelf.put(job.candidate, built)
@@ -278,7 +255,7 @@ class RaySession:
                 failures[job.candidate.key] = f"{built.outcome}: {built.error}"
         return failures
 
-    def _finish(self, job: _Job, built: BuildResult) -> None:
+    def _finish(self, job: MeasureJob, built: BuildResult) -> None:
         """Measure what was built and hand the result out."""
         trial = job.trial
         if trial is None or job.epoch != self._epoch:
@@ -297,7 +274,7 @@ class RaySession:
         measurement = dataclasses.replace(measurement, build_secs=built.build_secs)
         self._done.put((job.epoch, Measured(trial, measurement, digest)))
 
-    def _request(self, job: _Job) -> BuildRequest:
+    def _request(self, job: MeasureJob) -> BuildRequest:
         return BuildRequest(
             self._task.workload.to_json(),
             self._task.target.to_json(),
@@ -314,9 +291,3 @@ class RaySession:
         if self._scenario is None:
             return None
         return self._scenario.entry(self._task.workload.key, candidate, ordinal).to_json()
-
-
-def _jobs(ended: Iterable[tuple[object, BuildResult]]) -> Iterator[tuple[_Job, BuildResult]]:
-    for job, result in ended:
-        assert isinstance(job, _Job)
-        yield job, result

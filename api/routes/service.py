@@ -14,7 +14,7 @@ from tuner.views import DeviceView
 
 log = logging.getLogger(__name__)
 
-OPEN = {"security": []}  # answered without a key too: an orchestrator has none
+OPEN: dict[str, object] = {"security": []}  # answered without a key too: an orchestrator has none
 
 router = APIRouter(tags=["service"], dependencies=[Depends(OnlyQuery())])
 
