@@ -87,9 +87,12 @@ class RayMeasurer:
                 pool.close()
             self._sessions, self._builders, self._devices, self._started = [], {}, {}, False
             ray.shutdown()
-            if self._temp is not None:
-                shutil.rmtree(self._temp, ignore_errors=True)
-                self._temp = None
+            self._drop_scratch()
+
+    def _drop_scratch(self) -> None:
+        if self._temp is not None:
+            shutil.rmtree(self._temp, ignore_errors=True)
+            self._temp = None
 
     # --- for tests and doctors: which processes work for a device ---
 
@@ -142,6 +145,8 @@ class RayMeasurer:
         try:
             ray.init(**options)
         except Exception as fault:  # plain ones too: a start that took too long is a bare Exception of Ray's
+            ray.shutdown()  # what was started of it
+            self._drop_scratch()
             where = config.address or "on this machine"
             raise MeasurerUnavailable(f"Ray {where} cannot be reached or started: {fault}") from fault
         self._started = True
