@@ -6,6 +6,7 @@ search's luck. Caches are warm; both use the same threads.
 """
 
 import argparse
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -80,20 +81,48 @@ def summarise(result: ResultFile) -> None:
     result.summary = {"geometric_mean": geometric_mean(ratios), "worst": min(ratios), "rows": len(ratios)}
 
 
-def run(bench: Bench, options: argparse.Namespace) -> None:
+def chosen(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
+    return [c for c in cases if not only or any(part in c.label for part in only)]
+
+
+def measured(bench: Bench, cases: Sequence[Case], rows: list[Mapping[str, object]], trials: int) -> Iterator[None]:
+    """Measure the cases, each into its row (in place of an earlier one of the same case)."""
+    for case in cases:
+        done = row(bench, case, trials)
+        at = next((i for i, earlier in enumerate(rows) if case.is_of(earlier)), len(rows))
+        rows[at : at + 1] = [done]
+        print(f"{case.label} ratio {done['ratio']:.3f} {done['ratio_ci95']}", flush=True)
+        yield
+
+
+def with_roof(bench: Bench, earlier: Mapping[str, object]) -> Mapping[str, object]:
+    """A row measured before, its share taken of the roofs that are known now."""
+    case = next(c for c in (*HEADLINE, *PACKED_AHEAD) if c.is_of(earlier))
+    fraction = bench.roof_fraction(parse_workload(case.workload), float(str(earlier["latency_s"])))
+    return {**earlier, "roof_fraction": fraction}
+
+
+def begin(bench: Bench, options: argparse.Namespace) -> ResultFile:
     target, roofs = bench.device.target, bench.device.roofs
     environment = cpu_environment(target.model, target.arch, target.cores)
     environment["roofs"] = None if roofs is None else roofs.to_json()
     result = ResultFile("cpu", PROTOCOL, environment)
-    for case in (c for c in HEADLINE if not options.only or options.only in c.suite):
-        done = row(bench, case, options.trials)
-        result.rows.append(done)
-        print(f"{case.suite:14} {case.workload} ratio {done['ratio']:.3f} {done['ratio_ci95']}", flush=True)
+    if options.update:
+        result.resume(options.out)
+        result.rows = [with_roof(bench, r) for r in result.rows]
+        result.tables["packed_ahead"] = [with_roof(bench, r) for r in rows_of(result.tables.get("packed_ahead", []))]
+    return result
+
+
+def run(bench: Bench, options: argparse.Namespace) -> None:
+    result = begin(bench, options)
+    for _ in measured(bench, chosen(HEADLINE, options.only), result.rows, options.trials):
         summarise(result)
         result.write(options.out)
     if options.packed:
-        result.tables["packed_ahead"] = [row(bench, case, options.trials) for case in PACKED_AHEAD]
-        result.write(options.out)
+        packed = rows_of(result.tables.setdefault("packed_ahead", []))
+        for _ in measured(bench, chosen(PACKED_AHEAD, options.only), packed, options.trials):
+            result.write(options.out)
     if options.seeds:
         result.tables["stability"] = stability(bench, options.seeds)
         result.write(options.out)
@@ -102,12 +131,22 @@ def run(bench: Bench, options: argparse.Namespace) -> None:
     print(result.write(options.out), result.summary)
 
 
+def rows_of(table: object) -> list[Mapping[str, object]]:
+    assert isinstance(table, list)
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=64, help="candidates measured per workload")
     parser.add_argument("--preset", default="standard")
     parser.add_argument("--seeds", type=int, default=5, help="searches of the stability table; 0 leaves it out")
-    parser.add_argument("--only", default=None, help="only the headline suites whose name holds this")
+    parser.add_argument(
+        "--only", action="append", default=[], help="only cases whose label (gemm:512x512x512) holds this; repeatable"
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="replace rows and tables of the result file that is there"
+    )
     parser.add_argument("--packed", action=argparse.BooleanOptionalAction, default=True, help="weights packed ahead")
     parser.add_argument("--metaschedule", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--out", type=Path, default=Path("docs/results"))

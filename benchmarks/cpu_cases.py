@@ -1,12 +1,26 @@
 """The workloads of `benchmarks.cpu`, each with the suite it is shown in."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from search_space.workload import parse_workload
 
 
 @dataclass(frozen=True)
 class Case:
     suite: str
     workload: dict[str, object]
+
+    @property
+    def label(self) -> str:
+        """What `--only` is compared with: `gemm_trans_b:16x4096x4096`, `attention:512`."""
+        extents = [str(self.workload[name]) for name in ("m", "n", "k", "seq") if name in self.workload]
+        return f"{self.suite}:{'x'.join(extents)}"
+
+    def is_of(self, row: Mapping[str, object]) -> bool:
+        """Whether a row of a result file is this case's."""
+        fields = parse_workload(self.workload).to_json()
+        return row["suite"] == self.suite and all(row.get(name) == value for name, value in fields.items())
 
 
 def gemm(suite: str, m: int, n: int, k: int, **more: object) -> Case:

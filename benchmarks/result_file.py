@@ -25,6 +25,18 @@ class ResultFile:
     tables: dict[str, object] = field(default_factory=dict)
     summary: dict[str, object] = field(default_factory=dict)
 
+    def resume(self, folder: Path = RESULTS) -> None:
+        """Take over the rows and tables of the file that is there; what made it stays listed under `earlier_runs`.
+        FileNotFoundError when there is none, ValueError when it holds for another device or other versions."""
+        path = folder / f"{self.name}.json"
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for key in ("device", "arch", "cores", "torch", "tvm"):
+            if found["environment"].get(key) != self.environment.get(key):
+                raise ValueError(f"{path}: measured with another {key}: {found['environment'].get(key)}")
+        self.rows, self.tables, self.summary = found["rows"], found["tables"], found["summary"]
+        made = {key: found[key] for key in ("command", "date", "commit")}
+        self.tables["earlier_runs"] = [*found["tables"].get("earlier_runs", []), made]
+
     def write(self, folder: Path = RESULTS) -> Path:
         """Write what is there so far (a long benchmark writes after each row); returns the path."""
         document = {

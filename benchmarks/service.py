@@ -24,9 +24,10 @@ from benchmarks.service_records import fill
 from workers.host import host_target
 
 PROTOCOL = (
-    "A database filled with finished jobs through the store's own port; `tilewright serve` on it; requests sent one "
-    "after another from this process over one kept connection; a real job (building and measuring) runs meanwhile for "
-    "the status figures. Milliseconds from before a request is sent to after its body was read."
+    "A database filled with finished jobs, each in one transaction with the rows that a runner leaves; `tilewright "
+    "serve` on it; requests sent one after another from this process over one kept connection; a real job (building "
+    "and measuring) runs meanwhile for the status figures. Milliseconds from before a request is sent to after its "
+    "body was read."
 )
 
 

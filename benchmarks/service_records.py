@@ -1,19 +1,21 @@
-"""Fills a database through the store's own port with finished jobs: what a team's database looks like after a while."""
+"""Fills a database with finished jobs: what a team's database looks like after a while."""
 
+import itertools
 import random
 import time
+from collections.abc import Iterator
 
-from db import SqlStore
+from db import FinishedTask, FinishedTrial, SqlStore
 from search_space.candidate import Candidate
 from search_space.environment import EnvironmentIdentity
 from search_space.target import Target
 from search_space.workload import parse_workload
 from tilewright.runtime.artifact import digest_of
 from tuner.best import BestConfig
-from tuner.job import JobSpec, JobState, StopReason, TaskSpec
+from tuner.job import JobSpec, TaskSpec
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
-from tuner.ports import Lease, Measured, MeasurePolicy, Trial
+from tuner.ports import MeasurePolicy
 from tuner.task import Task
 from workers.host import host_identity
 
@@ -22,13 +24,19 @@ TRIALS_PER_TASK = 64
 
 
 def fill(store: SqlStore, target: Target, records: int) -> list[dict[str, object]]:
-    """At least `records` committed measurements in jobs of 8 tasks; returns the workloads that have a schedule."""
+    """At least `records` measurements in jobs of 8 tasks; returns the workloads that have a schedule.
+
+    A job is one transaction with bulk inserts; its rows are those that a runner's calls leave (a test of the store
+    compares the two).
+    """
     rng = random.Random(0)
     identity = host_identity(MeasurePolicy())
     shapes: list[dict[str, object]] = []
     while len(shapes) * TRIALS_PER_TASK < records:
         new = [_shape(rng) for _ in range(TASKS_PER_JOB)]
-        _job(store, target, identity, new, rng)
+        tasks = tuple(TaskSpec(parse_workload(s)) for s in new)
+        finished = [_task(Task(t.workload, target), identity, rng) for t in tasks]
+        store.add_finished_job(JobSpec(tasks, max_trials=TASKS_PER_JOB * TRIALS_PER_TASK), finished)
         shapes += new
     return shapes
 
@@ -38,47 +46,28 @@ def _shape(rng: random.Random) -> dict[str, object]:
     return {"op": "gemm", "m": m, "n": n, "k": k, "dtype": "float32"}
 
 
-def _job(
-    store: SqlStore, target: Target, identity: EnvironmentIdentity, shapes: list[dict[str, object]], rng: random.Random
-) -> None:
-    tasks = tuple(TaskSpec(parse_workload(s)) for s in shapes)
-    store.create_job(JobSpec(tasks, max_trials=TASKS_PER_JOB * TRIALS_PER_TASK), None, time.time())
-    lease = store.claim("fill", ["cpu"], 600.0)
-    assert lease is not None
-    for leased in lease.tasks:
-        task = Task(tasks[leased.index].workload, target)
-        store.bind(lease, leased.task_id, task)
-        best = _trials(store, lease, leased.task_id, identity, rng)
-        blob = f"{task.key}".encode()
-        store.promote(lease, leased.task_id, _best(best, identity, digest_of(blob)), blob)
-        store.finish_task(lease, leased.task_id, StopReason.TRIALS)
-    store.finish_job(lease, JobState.COMPLETED, StopReason.TRIALS, None)
+def _task(task: Task, identity: EnvironmentIdentity, rng: random.Random) -> FinishedTask:
+    trials = list(itertools.islice(_trials(identity, rng), TRIALS_PER_TASK))
+    timed = [(t.measurement.latency_s, t.candidate) for t in trials if t.measurement.latency_s is not None]
+    latency, candidate = min(timed, key=lambda pair: pair[0])
+    blob = task.key.encode()
+    return FinishedTask(task, trials, (_best(candidate, latency, identity, digest_of(blob)), blob))
 
 
-def _trials(
-    store: SqlStore, lease: Lease, task_id: int, identity: EnvironmentIdentity, rng: random.Random
-) -> tuple[Candidate, float]:
-    candidates = [Candidate.of("cpu_gemm_filled", 1, {"a": i, "b": rng.randrange(8)}) for i in range(TRIALS_PER_TASK)]
-    best: tuple[Candidate, float] | None = None
-    for trial in store.reserve(lease, task_id, [(c, None) for c in candidates]):
-        measured = _measured(trial, identity, rng)
-        store.commit(lease, task_id, measured)
-        latency = measured.measurement.latency_s
-        if latency is not None and (best is None or latency < best[1]):
-            best = (trial.candidate, latency)
-    assert best is not None
-    return best
+def _trials(identity: EnvironmentIdentity, rng: random.Random) -> Iterator[FinishedTrial]:
+    for i in itertools.count():
+        candidate = Candidate.of("cpu_gemm_filled", 1, {"a": i, "b": rng.randrange(8)})
+        yield FinishedTrial(candidate, _measurement(identity, rng))
 
 
-def _measured(trial: Trial, identity: EnvironmentIdentity, rng: random.Random) -> Measured:
+def _measurement(identity: EnvironmentIdentity, rng: random.Random) -> Measurement:
     if rng.random() < 0.05:
-        return Measured(trial, Measurement(Outcome.BUILD_ERROR, error="no room", identity=identity))
+        return Measurement(Outcome.BUILD_ERROR, error="no room", identity=identity)
     times = tuple(1e-3 * (1.0 + rng.random()) for _ in range(7))
-    return Measured(trial, Measurement(Outcome.OK, times, identity=identity, interval=(time.time(), time.time())))
+    return Measurement(Outcome.OK, times, identity=identity, interval=(time.time(), time.time()))
 
 
-def _best(best: tuple[Candidate, float], identity: EnvironmentIdentity, artifact: str) -> BestConfig:
-    candidate, latency = best
+def _best(candidate: Candidate, latency: float, identity: EnvironmentIdentity, artifact: str) -> BestConfig:
     return BestConfig(
         candidate=candidate,
         artifact=artifact,

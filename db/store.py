@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from db import blobs, jobs, leases, lookup, lookups, records, schedules, trial_views, trials
+from db import blobs, bulk, jobs, leases, lookup, lookups, records, schedules, trial_views, trials
 from db import devices as device_rows
 from db import events as job_events
 from db.engine import Transactions
@@ -197,6 +197,13 @@ class SqlStore:
 
     def counts(self) -> StoreCounts:
         return self._tx.read(jobs.counts)
+
+    def add_finished_job(self, spec: JobSpec, finished: Sequence[bulk.FinishedTask]) -> str:
+        """Store what was measured elsewhere or before as a completed job, with the rows that a runner would have left;
+        its id. Quick: for many measurements at once. ValueError where `finished` does not fit `spec`."""
+        return self._tx.write(
+            lambda s: bulk.add_finished_job(s, self._artifacts, self._version, spec, finished, self._now(s))
+        )
 
     def ping(self) -> None:
         """Raises StoreUnavailable, StoreDamaged or SchemaMismatch. A file that can be read but not written (a full

@@ -11,7 +11,7 @@ from search_space.workload import Workload
 from tuner.outcome import Outcome
 from tuner.views import NotFound, Page, ProgressPoint, TrialView
 
-_MAX_LEVEL = 30
+_MAX_LEVEL = 30  # no task has 2^31 measurements
 
 
 def trial_body(row: TrialRow, task_index: int) -> dict[str, object]:
@@ -135,7 +135,9 @@ def progress(session: Session, job_id: str, task_index: int, points: int) -> lis
     wanted = union(
         select(MeasurementRow.id).where(of_task, MeasurementRow.level >= level),
         select(MeasurementRow.id).where(of_task, IMPROVED),
-        select(MeasurementRow.id).where(of_task, MeasurementRow.level == _level(last), MeasurementRow.sequence == last),
+        select(MeasurementRow.id).where(
+            of_task, MeasurementRow.level == level_of(last), MeasurementRow.sequence == last
+        ),
     ).subquery()
     rows = session.execute(
         select(MeasurementRow, TrialRow.ordinal)
@@ -146,5 +148,6 @@ def progress(session: Session, job_id: str, task_index: int, points: int) -> lis
     return [ProgressPoint(o, task_index, m.committed_at, m.latency_s, m.best_latency_s) for m, o in rows]
 
 
-def _level(sequence: int) -> int:
+def level_of(sequence: int) -> int:
+    """How often 2 divides a measurement's number within its task."""
     return min(_MAX_LEVEL, max(sequence & -sequence, 1).bit_length() - 1)

@@ -10,12 +10,10 @@ from db.leases import leased_task, working
 from db.mapping import candidate_of, canonical, clean, finite, measurement_text
 from db.states import touch
 from db.tables import PENDING, JobRow, MeasurementRow, OutcomeRow, TaskRow, TrialRow
-from db.trial_views import trial_body
+from db.trial_views import level_of, trial_body
 from search_space.candidate import Candidate
 from tuner.ports import Lease, Measured, Trial
 from tuner.views import Conflict, NotFound
-
-_MAX_LEVEL = 30  # no task has 2^31 measurements
 
 
 def reserve(
@@ -143,7 +141,7 @@ def _add_measurement(
             latency_s=latency,
             committed_at=now,
             sequence=task.measurements,
-            level=min(_MAX_LEVEL, (task.measurements & -task.measurements).bit_length() - 1),
+            level=level_of(task.measurements),
             improved=improved,
             best_latency_s=task.best_measured_s,
         )

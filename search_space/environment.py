@@ -26,7 +26,7 @@ class EnvironmentIdentity:
     policy: str
 
     def to_json(self) -> dict[str, object]:
-        return dataclasses.asdict(self)
+        return dict(vars(self))  # all plain values: no need of asdict's deep copies, and this is written often
 
     @staticmethod
     def from_json(data: Mapping[str, object]) -> "EnvironmentIdentity":
@@ -55,7 +55,7 @@ class Observation:
     details: Mapping[str, object] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        return dataclasses.asdict(self)
+        return {**vars(self), "details": dict(self.details)}
 
     @staticmethod
     def from_json(data: Mapping[str, object]) -> "Observation":

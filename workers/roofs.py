@@ -19,8 +19,9 @@ from tilewright.runtime.cpu import CpuKernel
 from tuner.roofs import Roofs
 from workers.build.cpu import compile_cpu
 
-_SHARE_S = 0.5  # of repeats of each program
-_LEAST_REPEATS = 10
+# Each program runs in several spells with a rest between them: on a busy host the threads of one spell can share a
+# core from its first call to its last, which reads as half the peak; after a rest they are placed anew.
+_SPELLS, _SPELL_S, _REST_S = 8, 0.08, 0.03
 _ROUNDS = 250_000  # of the multiply-add loop: about a millisecond, so that some runs escape other processes
 _MEMORY_FACTOR = 4  # the array that is read from memory, in last-level caches
 _MEMORY_LEAST, _MEMORY_MOST = 128 << 20, 1 << 30
@@ -40,7 +41,7 @@ class _Program:
 
 @functools.cache
 def measure_roofs(target: Target) -> Roofs:
-    """Takes about two seconds of the whole machine, once in a process. Raises BuildError without a compiler.
+    """Takes about three seconds of the whole machine, once in a process. Raises BuildError without a compiler.
 
     Types that the CPU only widens (float16; bfloat16 without AVX512-BF16) have float32's peak.
     """
@@ -115,12 +116,15 @@ def _load(module: Any, target: Target, x: "np.ndarray[Any, Any]", dtype: str, sh
 
 
 def _best_s(launch: Callable[[], None]) -> float:
-    """Seconds of one call, the least over as many repeats as fit the share of time."""
+    """Seconds of one call, the least over all spells (each at least one call)."""
     launch()
-    best, repeats, end = float("inf"), 0, time.perf_counter() + _SHARE_S
-    while repeats < _LEAST_REPEATS or time.perf_counter() < end:
-        start = time.perf_counter()
-        launch()
-        best = min(best, time.perf_counter() - start)
-        repeats += 1
+    best = float("inf")
+    for _ in range(_SPELLS):
+        time.sleep(_REST_S)
+        start = end = time.perf_counter()
+        while end - start < _SPELL_S:
+            before = end
+            launch()
+            end = time.perf_counter()
+            best = min(best, end - before)
     return best

@@ -4,7 +4,9 @@ import ctypes
 
 import pytest
 
+from tilewright.runtime import ForeignArtifact
 from tilewright.runtime import cuda_driver as cuda
+from tilewright.runtime.cuda import check_arch
 
 
 def test_structures_have_the_drivers_sizes() -> None:
@@ -32,3 +34,24 @@ def test_a_missing_driver_is_reported() -> None:
             cuda.driver()
     else:
         assert cuda.driver() is cuda.driver()
+
+
+@pytest.mark.parametrize(
+    ("arch", "capability", "runs"),
+    [
+        ("sm_90a", (9, 0), True),
+        ("sm_90a", (10, 0), False),
+        ("sm_80", (8, 0), True),
+        ("sm_80", (8, 9), True),
+        ("sm_89", (8, 0), False),
+        ("sm_80", (9, 0), False),
+        ("sm_100a", (10, 0), True),
+        ("sm_100f", (10, 3), True),
+    ],
+)
+def test_a_cubin_for_another_card_is_foreign(arch: str, capability: tuple[int, int], runs: bool) -> None:
+    if runs:
+        check_arch({"arch": arch}, capability)
+    else:
+        with pytest.raises(ForeignArtifact, match=arch):
+            check_arch({"arch": arch}, capability)

@@ -1,54 +1,17 @@
 """The operators on real kernels: right on whatever a user passes, tuned where they may be, torch otherwise."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-import tvm
 
 import tilewright.torch as tw
-from search_space.registry import generate_sketches
-from search_space.sketch import legal_points
-from search_space.target import Target
-from search_space.workload import parse_workload
-from tilewright.export import write_schedule
-from tilewright.runtime import ArtifactError
-from workers.build.build import build_candidate
-
-GEMM = {"op": "gemm", "m": 6, "n": 10, "k": 7, "dtype": "float32"}
-LINEAR = {**GEMM, "trans_b": True, "epilogue": "bias+gelu"}
-BATCHED = {**GEMM, "batch": 3}
-ATTENTION = {"op": "attention", "heads_q": 4, "heads_kv": 2, "seq_q": 5, "seq_kv": 9, "head_dim": 8, "causal": True}
-VENDOR = {"op": "gemm", "m": 3, "n": 4, "k": 5, "dtype": "float32"}
-
-
-@pytest.fixture(scope="module")
-def winners(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as `tilewright export --job` writes it, of kernels built here."""
-    folder = tmp_path_factory.mktemp("winners")
-    arch = str(tvm.target.codegen.llvm_get_system_cpu())
-    target = Target("cpu", arch, "host", 2, 128, 32 << 10, 512 << 10, 8 << 20)
-    entries = []
-    attention = {**ATTENTION, "dtype": "float32"}
-    for number, (data, served) in enumerate(
-        [(d, "tilewright") for d in (GEMM, LINEAR, BATCHED, attention)] + [(VENDOR, "vendor")]
-    ):
-        workload = parse_workload(data)
-        space = generate_sketches(workload, target)[0]
-        built = build_candidate(workload, target, space.candidate(next(legal_points(space))))
-        assert built.artifact is not None, built.error
-        schedule = {"id": f"sch_{number}", "workload": workload.to_json(), "artifact": built.digest}
-        detail = {"schedule": {**schedule, "target": target.to_json()}, "served": {"kind": served}, "environment": {}}
-        entries.append(write_schedule(folder, detail, built.artifact)[1])
-    (folder / "index.json").write_text(json.dumps({"schema": 1, "schedules": entries}))
-    return folder
 
 
 @pytest.fixture(autouse=True)
 def serving(winners: Path) -> Iterator[None]:
-    assert tw.use(winners) == 5
+    assert tw.use(winners) == 6
     torch.manual_seed(0)
     yield
     tw.clear()
@@ -83,6 +46,10 @@ def test_a_miss_is_counted_by_its_shape() -> None:
     counts = tw.counts()
     assert counts.missed == 1
     assert dict(next(iter(counts.missed_shapes)))["k"] == 8
+    (miss,) = tw.misses()
+    assert (miss.device, miss.reason, miss.calls, miss.tunable) == ("cpu", "untuned", 1, True)
+    tw.matmul(a, b)
+    assert tw.misses()[0].calls == 2
 
 
 A, B = torch.arange(42.0).reshape(6, 7), torch.arange(70.0).reshape(7, 10)
@@ -108,6 +75,27 @@ def test_strange_operands_get_torchs_answer(name: str) -> None:
     torch.testing.assert_close(tw.matmul(left(), right()), torch.matmul(left(), right()), rtol=1e-5, atol=1e-3)
 
 
+REFUSED = {
+    "every second column": "strides",
+    "a broadcast row": "strides",
+    "integers": "dtype int64",
+    "complex": "dtype complex64",
+    "one vector": "dimensions 1 and 2",
+    "a batch of one beside a batch of three": "broadcast batch",
+    "no rows": "empty",
+    "a negated view": "not dense",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_call_that_no_schedule_could_serve_is_counted_with_the_reason(name: str) -> None:
+    left, right = STRANGE[name]
+    tw.matmul(left(), right())
+    (miss,) = tw.misses()
+    assert (miss.reason, miss.calls, miss.tunable) == (REFUSED[name], 1, False)
+    assert tw.counts().missed == 1
+
+
 def test_what_torch_refuses_is_refused() -> None:
     with pytest.raises(RuntimeError):
         tw.matmul(A.half(), B)
@@ -128,9 +116,26 @@ def test_gradients_flow_through_every_operand() -> None:
         tw.linear(*operands, "gelu").sum().backward()
         assert operands[wanted].grad is not None
     assert tw.counts().tuned == 0
+    assert tw.misses()[0].reason == "gradient"
     with torch.no_grad():
         tw.linear(*operands, "gelu")
     assert tw.counts().tuned == 1
+
+
+def test_a_tuned_product_is_differentiable() -> None:
+    a, b = torch.randn(6, 7, requires_grad=True), torch.randn(7, 10, requires_grad=True)
+    grad = torch.randn(6, 10)
+    tw.matmul(a, b).backward(grad)
+    assert tw.counts().tuned == 1
+    assert a.grad is not None
+    assert b.grad is not None
+    close(a.grad, grad.double() @ b.detach().double().T)
+    close(b.grad, a.detach().double().T @ grad.double())
+    x, y = torch.randn(3, 6, 7, requires_grad=True), torch.randn(3, 7, 10, requires_grad=True)
+    tw.matmul(x, y).sum().backward()
+    assert tw.counts().tuned == 2
+    assert y.grad is not None
+    close(y.grad, x.detach().double().mT @ torch.ones(3, 6, 10).double())
 
 
 def test_transforms_and_autocast_see_torchs_operators() -> None:
@@ -140,6 +145,20 @@ def test_transforms_and_autocast_see_torchs_operators() -> None:
         assert tw.matmul(a[0], b).dtype == torch.bfloat16
     (_, tangent) = torch.func.jvp(lambda x: tw.matmul(x, b), (a[0],), (torch.ones(6, 7),))
     close(tangent, torch.ones(6, 7).double() @ b.double())
+    assert {m.reason for m in tw.misses()} >= {"autocast", "function transform"}
+
+
+def test_constant_weights_are_packed_once_and_again_when_written() -> None:
+    x, weight = torch.randn(6, 9), torch.randn(40, 9)
+    for _ in range(2):
+        close(tw.linear(x, weight, weight_constant=True), x.double() @ weight.double().T)
+    assert tw.counts().tuned == 2
+    weight.mul_(-2.0)
+    close(tw.linear(x, weight, weight_constant=True), x.double() @ weight.double().T)
+    close(tw.matmul(x, weight.T, b_constant=True), x.double() @ weight.double().T)
+    assert tw.counts().tuned == 4
+    close(tw.linear(x, weight), x.double() @ weight.double().T)
+    assert tw.misses()[0].reason == "untuned"
 
 
 def reference_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
@@ -177,22 +196,3 @@ def test_attention_refuses_what_has_no_meaning() -> None:
         tw.attention(q, k, v, window_left=-3)
     with pytest.raises((RuntimeError, ValueError)):
         tw.attention(q, k, v[:, :, :4], causal=True)
-
-
-def test_a_damaged_folder_is_refused_and_the_table_stays(winners: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no index"):
-        tw.use(tmp_path)
-    for text in ("{", "[]", '{"schedules": [1]}', '{"schedules": [{}]}'):
-        (tmp_path / "index.json").write_text(text)
-        with pytest.raises(ArtifactError, match="damaged"):
-            tw.use(tmp_path)
-    index = json.loads((winners / "index.json").read_text())
-    for entry in index["schedules"]:
-        file = tmp_path / entry["file"]
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes((winners / entry["file"]).read_bytes()[:-7])
-    (tmp_path / "index.json").write_text(json.dumps(index))
-    with pytest.raises(ArtifactError, match="re-export"):
-        tw.use(tmp_path)
-    tw.matmul(A, B)
-    assert tw.counts().tuned == 1

@@ -48,7 +48,7 @@ def test_the_loops_stay_in_registers():
 
 @pytest.fixture
 def measured(monkeypatch):
-    monkeypatch.setattr(roofs, "_SHARE_S", 0.02)
+    monkeypatch.setattr(roofs, "_SPELL_S", 0.01)
     monkeypatch.setattr(roofs, "_MEMORY_LEAST", 16 << 20)
     target = dataclasses.replace(host_target(), l3_bytes=min(host_target().l3_bytes, 4 << 20))
     return roofs.measure_roofs(target)

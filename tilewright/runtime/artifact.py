@@ -24,6 +24,10 @@ class ArtifactError(ValueError):
     """The artifact is damaged, of another version, or not for this machine. The message says what to do."""
 
 
+class ForeignArtifact(ArtifactError):
+    """The artifact is whole, but was made for another machine, or by a newer tilewright."""
+
+
 def digest_of(data: bytes) -> str:
     """SHA-256 of an artifact's bytes: 64 hex digits."""
     return hashlib.sha256(data).hexdigest()
@@ -92,7 +96,7 @@ def _check_manifest(manifest: object, files: Mapping[str, bytes]) -> None:
     schema = manifest.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         message = f"the artifact has schema {schema}, this tilewright reads up to {SCHEMA}: upgrade tilewright"
-        raise ArtifactError(message)
+        raise ForeignArtifact(message)
     for name in _REQUIRED:
         if name not in manifest:
             raise damaged(f"its manifest has no {name}")

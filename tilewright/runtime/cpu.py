@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime import pool
-from tilewright.runtime.artifact import Artifact, ArtifactError, damaged
+from tilewright.runtime.artifact import Artifact, ForeignArtifact, damaged
 from tilewright.runtime.kernel import Kernel, Packed, prepack_entries
 from tilewright.runtime.operands import Addresses, Checker, OperandSpec
 
@@ -148,7 +148,7 @@ def _open(artifact: Artifact) -> ctypes.CDLL:
     launch = artifact.manifest.get("launch")
     machine = launch.get("machine") if isinstance(launch, dict) else None
     if machine not in (None, platform.machine()):
-        raise ArtifactError(f"the artifact was built for {machine}, this machine is {platform.machine()}")
+        raise ForeignArtifact(f"the artifact was built for {machine}, this machine is {platform.machine()}")
     _check_features(launch)
     library = _dlopen(data)
     with _workspace_lock:
@@ -166,7 +166,7 @@ def _check_features(launch: object) -> None:
     have = _cpu_flags()
     missing = [w for w in wanted if have and w not in have]
     if missing:
-        raise ArtifactError(f"the artifact needs {', '.join(missing)}, which this processor lacks: tune here")
+        raise ForeignArtifact(f"the artifact needs {', '.join(missing)}, which this processor lacks: tune here")
 
 
 def _cpu_flags() -> frozenset[str]:
@@ -201,4 +201,4 @@ def _dlopen_memory(data: bytes, first: OSError) -> ctypes.CDLL:
             file.write(data)
         return ctypes.CDLL(f"/proc/self/fd/{fd}")
     except (AttributeError, OSError):
-        raise ArtifactError(f"the kernel's library cannot be loaded: {first}") from None
+        raise ForeignArtifact(f"the kernel's library cannot be loaded: {first}") from None

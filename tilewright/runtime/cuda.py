@@ -1,26 +1,26 @@
 """Runs a cubin on torch tensors through the CUDA driver: on torch's current stream, without TVM."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilewright.runtime.artifact import Artifact, ArtifactError, damaged
+from tilewright.runtime.artifact import Artifact, ForeignArtifact, damaged
 from tilewright.runtime.cuda_driver import INVALID_CONTEXT, CudaError
-from tilewright.runtime.cuda_program import Bound, CudaProgram
+from tilewright.runtime.cuda_program import Allocate, Bound, CudaProgram
+from tilewright.runtime.cuda_workspace import Workspaces, capture_of
 from tilewright.runtime.kernel import Kernel, Packed
 from tilewright.runtime.operands import Checker, torch_dtype
 
 CUBIN = "kernel.cubin"
-_BINDINGS = 256  # sets of addresses whose encoded tensor maps are kept
+_BINDINGS = 1024  # sets of addresses whose encoded tensor maps are kept
+ALIGNMENT = 16  # bytes: of every operand's address, as tensor maps and vector loads want it
 
 
 class CudaKernel(Kernel):
     """A cubin with its launch description.
 
-    Tensor maps are encoded once for each set of addresses and kept. A call may be captured in a CUDA graph: a binding
-    made during capture belongs to the graph, its workspace lives as long as this kernel. Two calls on the same
-    tensors must not run concurrently on two streams.
+    Tensor maps are encoded once for each set of addresses and kept. A call may be captured in a CUDA graph. Workspaces
+    belong to a stream, or to a graph (`Workspaces`), so calls may run concurrently on several streams.
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -39,9 +39,13 @@ class CudaKernel(Kernel):
         self._sizes = tuple(spec.nbytes for spec in specs)
         self._has_workspace = bool(launch.get("workspace"))
         self._programs: dict[int, CudaProgram] = {}
-        self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
-        self._captured: list[Bound] = []
+        self._bound: dict[tuple[int, ...], Bound] = {}
+        self._spaces = Workspaces(self._torch)
         self._lock = threading.Lock()
+        self._raw_stream = self._torch._C._cuda_getCurrentRawStream
+        self._current_device = self._torch._C._cuda_getDevice
+        self._capturing = self._torch._C._cuda_isCurrentStreamCapturing
+        check_arch(artifact.manifest["target"], self._torch.cuda.get_device_capability())
 
     def __call__(self, *inputs: Any, out: Any = None) -> Any:
         if len(inputs) != len(self.inputs):
@@ -57,10 +61,23 @@ class CudaKernel(Kernel):
         addresses = self._addresses((*inputs, *outputs))
         if out is not None:
             self._refuse_overlap(addresses)
-        device = inputs[0].get_device()
-        stream = self._torch._C._cuda_getCurrentRawStream(device)
+        self.run(inputs[0].get_device(), addresses)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def run(self, device: int, addresses: tuple[int, ...]) -> None:
+        """Launch on torch's current stream of `device`, looking at nothing: `addresses` are those of the inputs, then
+        the outputs, dense tensors of the declared shapes at multiples of ALIGNMENT. For callers that know all that."""
+        if self._current_device() != device:
+            with self._torch.cuda.device(device):
+                self.run(device, addresses)
+            return
+        stream = self._raw_stream(device)
         with self._lock:
-            bound = self._binding(device, addresses)
+            if self._has_workspace:
+                key = (device, stream, capture_of(stream) if self._capturing() else 0, *addresses)
+            else:
+                key = (device, *addresses)
+            bound = self._bound.get(key) or self._bind_kept(key, device, addresses)
             try:
                 bound.launch(stream)
             except CudaError as error:
@@ -68,7 +85,6 @@ class CudaKernel(Kernel):
                     raise
                 self._torch.cuda.set_device(device)
                 bound.launch(stream)
-        return outputs[0] if len(outputs) == 1 else outputs
 
     def _addresses(self, tensors: tuple[Any, ...]) -> tuple[int, ...]:
         """One pass without a call per operand for what is right; a Checker words what is not."""
@@ -96,7 +112,12 @@ class CudaKernel(Kernel):
     def launcher(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[], None]:
         addresses = [check(value) for check, value in zip(self._checks, (*inputs, *outputs), strict=True)]
         current = self._torch.cuda.current_stream
-        bound = self._bind(current().device_index, addresses)
+        device = current().device_index
+
+        def allocate(_name: str, nbytes: int, zero: bool) -> tuple[object, int]:
+            return self._spaces.fresh(device, nbytes, zero)
+
+        bound = self._bind(device, addresses, allocate)
         kept = (tuple(inputs), tuple(outputs))
 
         def launch(_keep: object = kept) -> None:
@@ -104,34 +125,22 @@ class CudaKernel(Kernel):
 
         return launch
 
-    def _binding(self, device: int, addresses: tuple[int, ...]) -> Bound:
-        if self._has_workspace and self._torch.cuda.is_current_stream_capturing():
-            bound = self._bind(device, addresses)
-            self._captured.append(bound)
-            return bound
-        key = (device, *addresses)
-        if (known := self._bound.get(key)) is not None:
-            self._bound.move_to_end(key)
-            return known
-        bound = self._bound[key] = self._bind(device, addresses)
-        if len(self._bound) > _BINDINGS:
-            self._torch.cuda.current_stream().synchronize()  # the oldest one's workspace may still be in use
-            self._bound.popitem(last=False)
+    def _bind_kept(self, key: tuple[int, ...], device: int, addresses: tuple[int, ...]) -> Bound:
+        stream, capture = (key[1], key[2]) if self._has_workspace else (0, 0)
+        bound = self._bind(device, addresses, self._spaces.allocator(device, stream, capture))
+        if len(self._bound) >= _BINDINGS:  # the oldest: what it was launched with has been copied by the driver
+            del self._bound[next(iter(self._bound))]
+        self._bound[key] = bound
         return bound
 
-    def _bind(self, device: int, addresses: Sequence[int]) -> Bound:
+    def _bind(self, device: int, addresses: Sequence[int], allocate: Allocate) -> Bound:
         if device not in self._programs:
+            self._torch.cuda.set_device(device)  # a thread that has used no device yet has no context
             try:
                 self._programs[device] = CudaProgram(self.artifact.files[CUBIN], self._launch)
             except CudaError as error:
                 message = f"the artifact does not run on this device ({error}): tune on this machine"
-                raise ArtifactError(message) from None
-
-        def allocate(_name: str, nbytes: int, zero: bool) -> tuple[object, int]:
-            make = self._torch.zeros if zero else self._torch.empty
-            owner = make(nbytes, dtype=self._torch.uint8, device=f"cuda:{device}")
-            return owner, owner.data_ptr()
-
+                raise ForeignArtifact(message) from None
         return self._programs[device].bind(self._names, dict(zip(self._operands, addresses)), allocate)
 
     def _refuse_overlap(self, addresses: tuple[int, ...]) -> None:
@@ -148,9 +157,23 @@ def _torch_with_cuda() -> Any:
     import torch
 
     if not torch.cuda.is_available():
-        raise ArtifactError("the artifact is for a CUDA device, and torch sees none on this machine")
+        raise ForeignArtifact("the artifact is for a CUDA device, and torch sees none on this machine")
     torch.cuda.current_stream().cuda_stream  # noqa: B018  makes the context that the driver calls use
     return torch
+
+
+def check_arch(target: object, capability: tuple[int, int]) -> None:
+    """ForeignArtifact unless a cubin for the target runs on the device (CUDA C++ programming guide, binary
+    compatibility): sm_XYa on exactly X.Y; sm_XY, and sm_XYf of a family, on later minor versions of X too."""
+    arch = str(target.get("arch", "")) if isinstance(target, dict) else ""
+    digits = arch.removeprefix("sm_").rstrip("af")
+    if not digits.isdigit():
+        return
+    major, minor = divmod(int(digits), 10)
+    fits = capability == (major, minor) or (not arch.endswith("a") and capability[0] == major and capability[1] > minor)
+    if not fits:
+        message = f"the artifact is for {arch}, this device is sm_{capability[0]}{capability[1]}: tune on this machine"
+        raise ForeignArtifact(message)
 
 
 def _extents(workload: object) -> dict[str, int]:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tilewright.runtime.artifact import Artifact, ArtifactError
+from tilewright.runtime.artifact import Artifact, ArtifactError, ForeignArtifact
 from tilewright.runtime.kernel import Kernel
 
 Loader = Callable[[Artifact], Kernel]
@@ -25,13 +25,13 @@ def register_kind(kind: str, loader: Loader) -> None:
 def load(source: str | os.PathLike[str] | bytes | Artifact, digest: str | None = None) -> Kernel:
     """The kernel in `source`: an artifact's bytes, its file, or the folder that `tilewright export` wrote.
 
-    `digest` (64 hex digits of SHA-256) is checked where given. Raises FileNotFoundError, or ArtifactError when the
-    artifact is damaged or not for this machine.
+    `digest` (64 hex digits of SHA-256) is checked where given. Raises FileNotFoundError, ArtifactError when the
+    artifact is damaged, ForeignArtifact when it is not for this machine.
     """
     artifact = source if isinstance(source, Artifact) else Artifact.from_bytes(_read(source), digest)
     entry = _KINDS.get(artifact.kind)
     if entry is None:
-        raise ArtifactError(f"unknown kind of artifact {artifact.kind!r}: upgrade tilewright")
+        raise ForeignArtifact(f"unknown kind of artifact {artifact.kind!r}: upgrade tilewright")
     if isinstance(entry, str):
         module, _, name = entry.partition(":")
         loader: Loader = getattr(importlib.import_module(module), name)
