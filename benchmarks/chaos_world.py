@@ -216,6 +216,10 @@ class World:
         if self._keeper.is_alive():
             self._keeper.join(90)
         family = [p for name in self.kept for p in self.tree(name)]
+        hosts = [p for name in self.kept if name.startswith(("head", "host")) for p in self.tree(name)]
+        for process in hosts:  # a Ray host would drain for half a minute first; nothing of it is wanted any more
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         for kept in self.kept.values():
             if kept.pid is not None:
                 os.kill(kept.pid, signal.SIGCONT)
