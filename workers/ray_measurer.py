@@ -1,5 +1,6 @@
 """The Measurer on Ray: one actor per device, a pool of builders beside it. Ray lives here and in ray_actors only."""
 
+import contextlib
 import hashlib
 import importlib
 import logging
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
 from tuner.ports import DeviceInfo, MeasurePolicy, MeasurerUnavailable, MeasureSession
@@ -89,6 +91,14 @@ class RayMeasurer:
             ray.shutdown()
             self._drop_scratch()
 
+    def _end_leftovers(self) -> None:
+        """Processes of a start that failed: Ray forgets them, and a second start beside them is slower still."""
+        left = psutil.Process().children(recursive=True) if self._temp is not None else []
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                if any(str(self._temp) in word for word in process.cmdline()):
+                    process.kill()
+
     def _drop_scratch(self) -> None:
         if self._temp is not None:
             shutil.rmtree(self._temp, ignore_errors=True)
@@ -145,7 +155,8 @@ class RayMeasurer:
         try:
             ray.init(**options)
         except Exception as fault:  # plain ones too: a start that took too long is a bare Exception of Ray's
-            ray.shutdown()  # what was started of it
+            ray.shutdown()
+            self._end_leftovers()
             self._drop_scratch()
             where = config.address or "on this machine"
             raise MeasurerUnavailable(f"Ray {where} cannot be reached or started: {fault}") from fault
