@@ -40,3 +40,8 @@ def default_key_file() -> Path | None:
     """TILEWRIGHT_KEY_FILE: bearer keys, one a line."""
     path = os.environ.get("TILEWRIGHT_KEY_FILE")
     return Path(path) if path else None
+
+
+def visible_gpus() -> str | None:
+    """CUDA_VISIBLE_DEVICES: which of the host's GPUs may be used; None when it is not set."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,45 @@ from tilewright.client import ApiError, Client, Unreachable
 
 START_LIMIT_S = 180.0
 
+LIMITS: dict[str, object] = {"name": "demo", "max_trials": 112, "max_seconds": 180, "seed": 0}
+
 # Llama-3.1-8B's o_proj at decode with 16 sequences (a PyTorch Linear: B stored [n, k]), BERT-base's first FFN product
 # over 128 tokens, and BERT-base's attention at two lengths. Shapes: the models' published configurations.
-JOB: dict[str, object] = {
-    "name": "demo",
-    "target": "auto",
+CPU_JOB: dict[str, object] = {
+    **LIMITS,
+    "target": "cpu",
     "tasks": [
         {"workload": {"op": "gemm", "m": 16, "n": 4096, "k": 4096, "dtype": "float32", "trans_b": True}},
         {"workload": {"op": "gemm", "m": 128, "n": 3072, "k": 768, "dtype": "float32"}},
         {"workload": {"op": "attention", "heads": 12, "seq": 128, "head_dim": 64, "dtype": "float32"}},
         {"workload": {"op": "attention", "heads": 12, "seq": 512, "head_dim": 64, "dtype": "float32"}},
     ],
-    "max_trials": 112,
-    "max_seconds": 180,
-    "seed": 0,
 }
+# In bfloat16, as models run on a GPU: Llama-3.1-8B's fused QKV projection at decode with 16 sequences, its o_proj over
+# 2048 tokens of a prompt, BERT-base's first FFN product over 128 tokens, and Llama's attention over that prompt.
+LLAMA_HEADS: dict[str, object] = {"heads_q": 32, "heads_kv": 8, "head_dim": 128, "causal": True, "dtype": "bfloat16"}
+GPU_JOB: dict[str, object] = {
+    **LIMITS,
+    "target": "cuda",
+    "tasks": [
+        {"workload": {"op": "gemm", "m": 16, "n": 6144, "k": 4096, "dtype": "bfloat16", "trans_b": True}},
+        {"workload": {"op": "gemm", "m": 2048, "n": 4096, "k": 4096, "dtype": "bfloat16", "trans_b": True}},
+        {"workload": {"op": "gemm", "m": 128, "n": 3072, "k": 768, "dtype": "bfloat16", "trans_b": True}},
+        {"workload": {"op": "attention", "seq_q": 2048, "seq_kv": 2048, **LLAMA_HEADS}},
+    ],
+}
+ASK_AGAIN = {
+    "cpu": "gemm --m 16 --n 4096 --k 4096 --dtype float32 --trans-b --json",
+    "cuda": "gemm --m 16 --n 6144 --k 4096 --dtype bfloat16 --trans-b --target cuda --json",
+}
+
+
+def choose_job(targets: Mapping[str, Any]) -> dict[str, object]:
+    """The GPU's where a runner has a GPU with a sketch for every task, else the CPU's. `targets`: GET /v1/targets."""
+    for item in targets["items"]:
+        if item["target"]["kind"] == "cuda" and item["alive"] and {"gemm", "attention"} <= set(item["ops"]):
+            return GPU_JOB
+    return CPU_JOB
 
 
 def main() -> int:
@@ -40,8 +65,9 @@ def main() -> int:
     try:
         with Client(url) as client:
             begin = time.monotonic()
-            job_id = client.submit(JOB)["id"]
-            console.print(f"Submitted {job_id} to {url}: {len(JOB['tasks'])} tasks")  # type: ignore[arg-type]
+            body = choose_job(client.get("/v1/targets"))
+            job_id = client.submit(body)["id"]
+            console.print(f"Submitted {job_id} to {url}: {len(body['tasks'])} tasks on {body['target']}")  # type: ignore[arg-type]
             job = watch(client, job_id, console)
             report(console, client, job, time.monotonic() - begin)
     except (ApiError, Unreachable) as fault:
@@ -50,7 +76,7 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("Interrupted; what was measured is kept, and the service goes on with the job.")
         return 130
-    epilogue(console, url, started)
+    epilogue(console, url, started, str(body["target"]))
     return 0 if job["state"] == "completed" else 1
 
 
@@ -148,10 +174,9 @@ def _task_lines(client: Client, task: dict[str, Any]) -> list[str]:
     ]
 
 
-def epilogue(console: Console, url: str, started: int | None) -> None:
+def epilogue(console: Console, url: str, started: int | None, kind: str) -> None:
     console.print(f"\nDashboard: {url}/")
-    query = "gemm --m 16 --n 4096 --k 4096 --dtype float32 --trans-b --json"
-    console.print(f"Ask again:  {Path(sys.executable).parent / 'tilewright'} best {query}", soft_wrap=True)
+    console.print(f"Ask again:  {Path(sys.executable).parent / 'tilewright'} best {ASK_AGAIN[kind]}", soft_wrap=True)
     if started is not None:
         console.print(f"Stop the service:  kill {started}")
 

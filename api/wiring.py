@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from api.defaults import default_paths
+from api.defaults import default_paths, visible_gpus
 from api.settings import ApiSettings
 from db import SqlStore, open_store
 from tuner.ports import MeasurePolicy, Measurer
@@ -49,12 +49,16 @@ def build_measurer(
     choice: MeasurerChoice, ray_address: str | None = None, cores: int | None = None
 ) -> ClosableMeasurer:
     from workers.config import MeasurerConfig
+    from workers.gpu_host import find_gpus
     from workers.ray_measurer import RayMeasurer
 
     cache = default_paths().cache
     temporary = Path(tempfile.gettempdir())
+    # A script stands in for every device, and a cluster's nodes tell their own.
+    local = choice.scenario is None and ray_address is None
     config = MeasurerConfig(
         cache_dir=cache,
+        gpus=find_gpus(visible_gpus()) if local else (),
         # One folder for all measurers of the host, whoever started them: a device is used by one at a time.
         lock_dir=temporary / "tilewright-locks",
         temp_parent=temporary,
@@ -69,7 +73,7 @@ def build_measurer(
 
 def policies() -> Mapping[str, MeasurePolicy]:
     """How numbers are taken on each kind of device: caches warm on a CPU, cold on a GPU (as a model's layers run)."""
-    return {"cpu": MeasurePolicy(cache="warm"), "cuda": MeasurePolicy(cache="cold")}
+    return {"cpu": MeasurePolicy(cache="warm"), "cuda": MeasurePolicy(cache="cold", run_timeout_s=15.0)}
 
 
 def build_api_settings(keys: Sequence[str] = (), accept_unknown_targets: bool = False) -> ApiSettings:
@@ -77,10 +81,12 @@ def build_api_settings(keys: Sequence[str] = (), accept_unknown_targets: bool = 
 
 
 def _host_targets() -> tuple[Target, ...]:
-    """What this host's CPU can do, for checks at submit before a runner has reported its devices."""
+    """What this host's devices can do, for checks at submit before a runner has reported them."""
+    from workers.gpu_host import find_gpus
     from workers.host import host_target
 
-    return (host_target(),)
+    gpus = tuple(dict.fromkeys(gpu.target() for gpu in find_gpus(visible_gpus())))
+    return (*gpus, host_target())
 
 
 __all__ = ["ClosableMeasurer", "MeasurerChoice", "build_api_settings", "build_measurer", "build_store", "policies"]

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from search_space.environment import EnvironmentIdentity
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 
@@ -24,6 +26,7 @@ class ResultFile:
     rows: list[Mapping[str, object]] = field(default_factory=list)
     tables: dict[str, object] = field(default_factory=dict)
     summary: dict[str, object] = field(default_factory=dict)
+    commit: str | None = None  # of the checkout measured, where git is not there to say it
 
     def resume(self, folder: Path = RESULTS) -> None:
         """Take over the rows and tables of the file that is there; what made it stays listed under `earlier_runs`.
@@ -42,7 +45,7 @@ class ResultFile:
         document = {
             "command": command_line(),
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "commit": commit(),
+            "commit": self.commit or commit(),
             "environment": dict(self.environment),
             "protocol": self.protocol,
             "rows": self.rows,
@@ -75,6 +78,23 @@ def commit() -> str:
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in packages}
+
+
+def gpu_environment(identity: EnvironmentIdentity, cpu: str, cores: int) -> dict[str, object]:
+    """What a GPU result holds for; `cpu` and `cores` are those that the builders ran on."""
+    return {
+        "device": identity.model,
+        "arch": identity.arch,
+        "driver": identity.driver,
+        "cuda": identity.cuda,
+        "compiler": identity.compiler,
+        "cpu": cpu,
+        "cores": cores,
+        "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
+        "tvm": importlib.metadata.version("apache-tvm"),
+        **versions(["xgboost-cpu", "ray"]),
+    }
 
 
 def cpu_environment(model: str, arch: str, cores: int) -> dict[str, object]:

@@ -1,5 +1,7 @@
 """One builder: a child that compiles, and what each end of it means for a candidate. Knows nothing of Ray."""
 
+import contextlib
+import dataclasses
 import threading
 import time
 from collections import deque
@@ -12,6 +14,8 @@ from workers.child import ChildSpec, End, Failure, Reply
 from workers.spare import ChildFailedToStart, SparedChild
 
 Json = Mapping[str, object]
+
+WARM_TIMEOUT_S = 300.0
 
 _OUTCOMES = {
     End.ERROR: Outcome.BUILD_ERROR,
@@ -50,10 +54,15 @@ class Builder:
                 return BuildResult(Outcome.WORKER_LOST, error="cancelled")
             self._owner = request.owner
         try:
-            return self._build(request)
+            return dataclasses.replace(self._build(request), ended_at=time.time())
         finally:
             with self._guard:
                 self._owner = None
+
+    def warm(self, kind: str) -> None:
+        """Load what a build for `kind` of target needs; a child that cannot start says so at its first build."""
+        with contextlib.suppress(ChildFailedToStart):
+            self._children.active().request({"warm": kind}, timeout_s=WARM_TIMEOUT_S)
 
     def _build(self, request: BuildRequest) -> BuildResult:
         try:

@@ -43,6 +43,11 @@ class BuilderPool:
         with self._guard:
             self._loads[place] -= 1
 
+    def warm(self, kind: str) -> None:
+        """Start the builders and what they import for a kind of target, without waiting for it."""
+        for actor in self.actors():
+            actor.warm.remote(kind)
+
     def replace(self, dead: Any) -> None:
         with self._guard:
             if dead in self._actors:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from workers.gpu_host import Gpu
 from workers.host import usable_cores
 from workers.recorded import load_recorded
 from workers.script import BadScript, Scenario, load_script
@@ -30,6 +31,7 @@ class MeasurerConfig:
     object_store_bytes: int = 100 << 20
     namespace: str = "tilewright"
     scenario: Scenario | None = None
+    gpus: tuple[Gpu, ...] = ()  # of this host, that the user lets us use (a local Ray offers them)
     start_timeout_s: float = 120.0
     call_timeout_s: float = 60.0  # for an answer of an actor that has nothing to compute
     silent_after_s: float = 15.0  # a device whose actor has not answered for so long is not given work

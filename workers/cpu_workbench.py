@@ -10,7 +10,7 @@ import torch
 from search_space.workload import Workload
 from tilewright import runtime
 from tuner.outcome import Outcome
-from workers import vendor_cpu
+from workers import heap, vendor_cpu
 from workers.bench import Rejected
 from workers.check import Acceptance
 from workers.guarded import GuardedBuffer
@@ -101,7 +101,10 @@ class CpuBed:
 
     def check(self, kernel: CpuKernel) -> float:
         self.note = None
-        return max(self._check_on(kernel, operands) for operands in self.sets)
+        try:
+            return max(self._check_on(kernel, operands) for operands in self.sets)
+        finally:
+            heap.trim()
 
     def _check_on(self, kernel: CpuKernel, operands: Operands) -> float:
         call = kernel.bind(operands)
@@ -162,6 +165,9 @@ class CpuWorkbench:
 
     def vendor_note(self) -> str | None:
         return self.bed.note
+
+    def observed(self) -> Json:
+        return {}
 
     def close(self) -> None:
         self.bed.close()

@@ -5,6 +5,7 @@ the child is JSON and bytes. Thread-safe: `cancel` may come while `measure` runs
 """
 
 import contextlib
+import dataclasses
 import os
 import random
 import socket
@@ -233,6 +234,7 @@ class Device:
             return Measurement(outcome, error=error, interval=interval, identity=task.identity, observation=seen)
         times = tuple(float(t) for t in _list(told["run_secs"]))
         details["calls_per_repeat"] = told["calls"]
+        seen = _with_sensors(seen, told.get("seen"))
         error_seen = told["max_rel_err"]
         return Measurement(
             Outcome.OK,
@@ -245,6 +247,16 @@ class Device:
             ci95_secs=median_ci95(times),
             raced_out=bool(told["raced_out"]),
         )
+
+
+def _with_sensors(seen: Observation, told: object) -> Observation:
+    """What the child's sensors saw beside what the host knows."""
+    if not isinstance(told, Mapping) or not told:
+        return seen
+    fields = {name: value for name, value in told.items() if name != "details"}
+    more = told.get("details")
+    details = {**seen.details, **(more if isinstance(more, Mapping) else {})}
+    return dataclasses.replace(seen, **fields, details=details)
 
 
 def _policy_json(policy: MeasurePolicy) -> Json:

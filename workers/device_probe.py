@@ -17,9 +17,10 @@ from search_space.environment import EnvironmentIdentity
 from search_space.target import Target
 from tuner.ports import DeviceInfo, MeasurePolicy, MeasurerUnavailable
 from tuner.roofs import Roofs
-from workers import host
+from workers import gpu_host, host
 from workers.build.result import BuildToolMissing
 from workers.child import ChildProcess, ChildSpec, Failure
+from workers.gpu_host import Gpu
 from workers.script import Scenario
 from workers.scripted_devices import by_id
 
@@ -48,18 +49,41 @@ def identity_under(
 
 @dataclass(frozen=True)
 class DeviceProbe:
-    """`cores` 0: all that may be used. The child that loads tvm and torch is only started for what is not kept yet."""
+    """`cores` 0: all that may be used. The child that loads tvm and torch is only started for what is not kept yet.
+    `gpu`: what a scripted GPU says of itself, since no real one need be there."""
 
     device_id: str
     cores: int
     scenario: Scenario | None
     cache_dir: Path
     environment: Mapping[str, str]
+    gpu: Gpu | None = None
 
     def info(self, alone: Alone) -> DeviceInfo:
-        """`alone` holds the device while its roofs are measured. Raises ProbeFailed."""
+        """`alone` holds the device while its roofs are measured. Raises ProbeFailed for the CPU; a GPU that cannot be
+        used is told as an unhealthy device, so that the others go on."""
         if self.scenario is not None and (scripted := by_id(self.scenario.devices, self.device_id)) is not None:
             return scripted.info()
+        return self._gpu(alone) if self.device_id.startswith(gpu_host.PREFIX) else self._cpu(alone)
+
+    def _gpu(self, alone: Alone) -> DeviceInfo:
+        if self.scenario is not None and self.gpu is not None:
+            identity = identity_under(self.gpu.identity("scripted"), MeasurePolicy(cache="cold"), self.scenario)
+            return DeviceInfo(self.device_id, self.gpu.target(), identity, None)
+        told = self._ask({"do": "identify_gpu"}, contextlib.nullcontext)
+        target = Target.from_json(_mapping(told["target"]))
+        identity = EnvironmentIdentity.from_json(_mapping(told["identity"]))
+        identity = identity_under(identity, MeasurePolicy(cache="cold"), None)
+        if told["missing"]:
+            _log.warning("%s: %s", self.device_id, told["missing"])
+            return DeviceInfo(self.device_id, target, identity, None, False, str(told["missing"]))
+        try:
+            return DeviceInfo(self.device_id, target, identity, self._roofs(target, identity, alone))
+        except ProbeFailed as fault:
+            _log.warning("%s cannot be used: %s", self.device_id, fault)
+            return DeviceInfo(self.device_id, target, identity, None, False, str(fault))
+
+    def _cpu(self, alone: Alone) -> DeviceInfo:
         told = self._kept(f"host-{_fingerprint()}", {"do": "identify"}, contextlib.nullcontext)
         target = Target.from_json(_mapping(told["target"]))
         identity = EnvironmentIdentity.from_json(_mapping(told["identity"]))

@@ -17,10 +17,12 @@ from tuner.ports import MeasurePolicy
 from workers import bench, self_test
 
 Json = Mapping[str, object]
+Handler = Callable[[Json, bytes], tuple[Json, bytes]]
 
 # Tasks kept ready beside the open one, so that a job that alternates between its tasks does not make inputs anew
-# with every batch: by bytes of their operands, the open one apart.
-KEPT_BYTES = 512 << 20
+# with every batch: by bytes of their operands, the open one apart. Two input sets with float64 references and error
+# bounds make the memory really held about four times that.
+KEPT_BYTES = 128 << 20
 
 
 class Workbench(Protocol):
@@ -38,6 +40,9 @@ class Workbench(Protocol):
     def vendor_note(self) -> str | None:
         """What a reader should know about the vendor's answer; None when there is nothing."""
 
+    def observed(self) -> Json:
+        """What was seen while the last kernel was timed: fields of an Observation, the device's own sensors."""
+
     def close(self) -> None:
         """Give the memory back."""
 
@@ -49,9 +54,12 @@ class _Opened:
 
 
 class MeasuringChild:
-    def __init__(self, make: Callable[[Workload], Workbench], look: self_test.Look) -> None:
+    def __init__(
+        self, make: Callable[[Workload], Workbench], look: self_test.Look, kept_bytes: Callable[[], int] | None = None
+    ) -> None:
         self._make = make
         self._look = look
+        self._kept_bytes = kept_bytes or (lambda: KEPT_BYTES)
         self._tasks: OrderedDict[str, _Opened] = OrderedDict()
         self._contestants: dict[str, Any] = {}
         self._actions: dict[str, Callable[[Json, bytes], Json]] = {
@@ -80,7 +88,7 @@ class MeasuringChild:
         return {}
 
     def _shrink(self) -> None:
-        while sum(t.workload.footprint_bytes() for t in self._tasks.values()) > KEPT_BYTES:
+        while self._tasks and sum(t.workload.footprint_bytes() for t in self._tasks.values()) > self._kept_bytes():
             _, oldest = self._tasks.popitem(last=False)
             oldest.workbench.close()
 
@@ -109,6 +117,7 @@ class MeasuringChild:
             "calls": timing.calls,
             "max_rel_err": timing.max_rel_err,
             "raced_out": timing.raced_out,
+            "seen": dict(self._current.observed()),
         }
 
     def _admit(self, message: Json, payload: bytes) -> Json:
@@ -155,6 +164,18 @@ def cpu_child(arguments: Json) -> MeasuringChild:
 
     prepare_process(int(str(arguments["cores"])))
     return MeasuringChild(CpuWorkbench, self_test.on_cpu)
+
+
+def cuda_child(arguments: Json) -> Handler:
+    """Entry of the real child on the one GPU that its environment shows it; `uuid` names that for its sensors."""
+    from workers.cuda_workbench import CudaWorkbench, ending_with_the_context, kept_bytes, prepare_process
+    from workers.gpu_sensors import Sensors
+
+    prepare_process()
+    sensors = Sensors(str(arguments["uuid"]))
+    return ending_with_the_context(
+        MeasuringChild(lambda workload: CudaWorkbench(workload, sensors), self_test.on_cuda, kept_bytes)
+    )
 
 
 def scripted_child(arguments: Json) -> MeasuringChild:

@@ -27,6 +27,9 @@ CONTROL = "control"
 INFO = "info"
 _GROUPS = {CONTROL: 4, INFO: 1}
 
+# A device that cannot be used at all (no driver, no compiler) is asked again after so long: each time is a process.
+_UNUSABLE_S = 120.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -37,18 +40,22 @@ class DeviceActor(Device):
         super().__init__(settings)
         self._probe = probe
         self._info: DeviceInfo | None = None
+        self._ask_again = 0.0
         self._unfit = ""
         self._looks = 0
 
     def info(self) -> DeviceInfo:
         """What the device is, and whether it is fit to measure. The first call on a host measures its roofs, under the
         device's lock."""
-        if self._info is None:
-            info = self._probe.info(self.alone)
-            self._look()
-            self._info = info
-            threading.Thread(target=self._look_now_and_then, name="self-test", daemon=True).start()
-        return dataclasses.replace(self._info, healthy=not self._unfit, detail=self._unfit)
+        if self._info is None or (not self._info.healthy and time.monotonic() > self._ask_again):
+            self._info = self._probe.info(self.alone)
+            self._ask_again = time.monotonic() + _UNUSABLE_S
+            if self._info.healthy:
+                self._look()
+                threading.Thread(target=self._look_now_and_then, name="self-test", daemon=True).start()
+        if not self._unfit:
+            return self._info
+        return dataclasses.replace(self._info, healthy=False, detail=self._unfit)
 
     def _look(self) -> None:
         scenario = self._probe.scenario

@@ -39,7 +39,7 @@ class RayMeasurer:
         self._temp: Path | None = None
         self._started = False
         self._devices: dict[str, RemoteDevice] = {}
-        self._builders: dict[tuple[str, str], BuilderPool] = {}  # by host and kind of device
+        self._builders: dict[str, BuilderPool] = {}  # by host
         self._sessions: list[RaySession] = []
         self._roll_guard = threading.Lock()
         self._roll = RollCall(self._remote, config.start_timeout_s, config.silent_after_s)
@@ -56,11 +56,13 @@ class RayMeasurer:
         """Raises MeasurerUnavailable, TaskNotOpened or ChildFailedToStart; ValueError for a policy that cannot be."""
         if device.target.kind == "cpu" and policy.cache != "warm":
             raise ValueError(f"cache: a CPU is measured warm, the policy says {policy.cache}")
+        if device.target.kind == "cuda" and policy.cache != "cold":
+            raise ValueError(f"cache: a GPU is measured cold, the policy says {policy.cache}")
         with self._guard:
             self._start()
             remote = self._remote(device.device_id)
         try:
-            pool = self._pool(device, remote)
+            pool = self._pool(str(remote.control("node_id")))
         except DeviceLost as fault:
             raise MeasurerUnavailable(f"the measuring actor died: {fault}") from fault
         session = RaySession(device, remote, pool, task, policy, seed, self._config)
@@ -123,7 +125,7 @@ class RayMeasurer:
 
     def builder_child_pids(self, device_id: str) -> list[int | None]:
         node: str = self._devices[device_id].control("node_id")
-        return [pid for (at, _), pool in self._builders.items() if at == node for pid in pool.child_pids()]
+        return self._pool(node).child_pids()
 
     # --- Ray ---
 
@@ -147,7 +149,7 @@ class RayMeasurer:
                 "include_dashboard": False,
                 "object_store_memory": config.object_store_bytes,
                 "_temp_dir": str(self._temp),
-                "resources": {RESOURCE + name: 1 for name in host_devices.devices_of(config.scenario)},
+                "resources": {RESOURCE + name: 1 for name in host_devices.devices_of(config.scenario, config.gpus)},
             }
         else:
             options["address"] = config.address
@@ -161,6 +163,9 @@ class RayMeasurer:
             where = config.address or "on this machine"
             raise MeasurerUnavailable(f"Ray {where} cannot be reached or started: {fault}") from fault
         self._started = True
+        if config.gpus and config.scenario is None and config.address is None:
+            # Importing TVM takes seconds: now, not at the first job.
+            self._pool(ray.get_runtime_context().get_node_id()).warm("cuda")
 
     def _remote(self, device_id: str) -> RemoteDevice:
         with self._guard:
@@ -179,21 +184,19 @@ class RayMeasurer:
                 self._devices[device_id] = RemoteDevice(make, self._config.call_timeout_s)
             return self._devices[device_id]
 
-    def _pool(self, device: DeviceInfo, remote: RemoteDevice) -> BuilderPool:
-        """The builders of the device's host. Raises DeviceLost, MeasurerUnavailable."""
-        node = str(remote.control("node_id"))
+    def _pool(self, node: str) -> BuilderPool:
+        """The builders of a host, for all of its devices. MeasurerUnavailable when it has left."""
         count = max(1, min(self._config.builder_count, cluster.node_cores(node)))
         with self._guard:
-            key = (node, device.target.kind)
-            if key not in self._builders:
-                child = host_devices.builder_child(device, self._config)
+            if node not in self._builders:
+                child = host_devices.builder_child(self._config)
 
                 def make(wanted: int) -> Sequence[Any]:
                     cluster.node_cores(node)  # raises where the host has left: a builder for it would never start
                     return builder_actors(wanted, child, node)
 
-                self._builders[key] = BuilderPool(make, count)
-            return self._builders[key]
+                self._builders[node] = BuilderPool(make, count)
+            return self._builders[node]
 
 
 def _quieten_ray() -> None:

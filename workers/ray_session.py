@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from search_space.candidate import Candidate
 from tuner.best import Contestant, Final
+from tuner.idle import BUILT_AT
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
 from tuner.ports import DeviceInfo, Measured, MeasurePolicy, MeasurerUnavailable, Trial
@@ -221,6 +222,7 @@ class RaySession:
                     break
                 if not held:
                     self._stay.take(self._ended(self._epoch))
+                    self._stay.warm_up(False)
                     held = True
                 for job, result in jobs_of(ready):
                     self._finish(job, result)
@@ -271,7 +273,9 @@ class RaySession:
         measurement = self._stay.measure(entrant, best, self._ended(job.epoch))
         if measurement.outcome is Outcome.OK and measurement.latency_s is not None:
             self._best_s = min(measurement.latency_s, best or measurement.latency_s)
-        measurement = dataclasses.replace(measurement, build_secs=built.build_secs)
+        details = {**measurement.observation.details, BUILT_AT: built.ended_at}
+        observation = dataclasses.replace(measurement.observation, details=details)
+        measurement = dataclasses.replace(measurement, build_secs=built.build_secs, observation=observation)
         self._done.put((job.epoch, Measured(trial, measurement, digest)))
 
     def _request(self, job: MeasureJob) -> BuildRequest:

@@ -11,6 +11,7 @@ import ray
 from tuner.ports import DeviceInfo, MeasurerUnavailable
 from workers.remote import DeviceLost, RemoteDevice
 
+FIRST_S = 20.0  # how long the first call waits for further devices when one has answered
 ANSWER_S = 2.0  # for an actor that is up; one that is not has until the next call, or the one after it
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ class RollCall:
                     self._asked[name] = (time.monotonic(), *self._remote(name).ask_info())
                 except MeasurerUnavailable as gone:
                     fault = gone
-        deadline = time.monotonic() + (ANSWER_S if self._known else self._start_timeout_s)
+        first = not self._known
+        deadline = time.monotonic() + (self._start_timeout_s if first else ANSWER_S)
         while self._asked:
             references = {reference: name for name, (_, _, reference) in self._asked.items()}
             left = max(0.0, deadline - time.monotonic())
@@ -56,8 +58,8 @@ class RollCall:
                 fault = self._hear(references[reference]) or fault
             if not ready or (self._known and not left):
                 break
-            if self._known:  # the others are up by now, or later than this round
-                deadline = min(deadline, time.monotonic() + ANSWER_S)
+            if first and self._known:  # the others started at the same time: they are up soon, or later than this call
+                deadline = min(deadline, time.monotonic() + FIRST_S)
         return fault
 
     def _hear(self, name: str) -> MeasurerUnavailable | None:

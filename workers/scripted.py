@@ -75,6 +75,9 @@ class ScriptedWorkbench:
     def vendor_note(self) -> str | None:
         return None
 
+    def observed(self) -> Json:
+        return {}
+
     def close(self) -> None:
         """Holds nothing between checks."""
 

@@ -4,18 +4,21 @@ import importlib.metadata
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from api.defaults import default_database_url
+from api.defaults import default_database_url, visible_gpus
 from api.wiring import build_store
 from tilewright.cli.connect import AsJson, Db
 from tilewright.cli.errors import FAILED, print_json, shown
+
+if TYPE_CHECKING:
+    from workers.gpu_host import Gpu
 
 PACKAGES = ("apache-tvm", "apache-tvm-ffi", "torch", "xgboost-cpu", "ray", "sqlalchemy", "fastapi")
 
@@ -78,19 +81,33 @@ def _host() -> list[Finding]:
 
 
 def _gpu() -> list[Finding]:
-    import pynvml
+    from workers.gpu_host import find_gpus
+
+    gpus = find_gpus(visible_gpus())
+    if not gpus:
+        mask = "" if visible_gpus() is None else f" under CUDA_VISIBLE_DEVICES={visible_gpus()!r}"
+        return [Finding("gpu", "absent", f"no CUDA driver, or no device{mask}: only CPU jobs can run here")]
+    listed = "; ".join(
+        f"{g.uuid} {g.model} ({g.arch}, {g.multiprocessors} SMs, {g.memory_bytes >> 30} GiB)" for g in gpus
+    )
+    return [Finding("gpu", "ok", f"{listed}; driver {gpus[0].driver}, CUDA {gpus[0].cuda}"), _nvcc(), *_sensors(gpus)]
+
+
+def _nvcc() -> Finding:
+    from workers.build import BuildToolMissing
+    from workers.build.cuda import compiler_version, find_nvcc
 
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as fault:
-        return [Finding("gpu", "absent", f"no CUDA device: {fault}")]
-    names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())]
-    driver = pynvml.nvmlSystemGetDriverVersion()
-    nvcc = shutil.which("nvcc") or next((str(p) for p in Path("/usr/local").glob("cuda*/bin/nvcc")), None)
-    gpu = Finding("gpu", "ok", f"{', '.join(names)}; driver {driver}")
-    if nvcc:
-        return [gpu, Finding("nvcc", "ok", nvcc)]
-    return [gpu, Finding("nvcc", "missing", "cubins cannot be built: install CUDA's compiler (pip nvidia-cuda-nvcc)")]
+        return Finding("nvcc", "ok", f"{find_nvcc()} ({compiler_version()})")
+    except BuildToolMissing as fault:
+        return Finding("nvcc", "missing", str(fault))
+
+
+def _sensors(gpus: Sequence["Gpu"]) -> list[Finding]:
+    from workers.gpu_sensors import Sensors
+
+    reasons = {why for gpu in gpus if (why := Sensors(gpu.uuid).why_not) is not None}
+    return [Finding("nvml", "absent", f"no clocks or power are recorded: {why}") for why in sorted(reasons)]
 
 
 def _database(db: str | None) -> Finding:

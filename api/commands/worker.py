@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from api.defaults import visible_gpus
 from tilewright.cli.errors import BAD_ARGUMENTS, fail
 
 
@@ -27,10 +28,11 @@ def worker(
 def _devices(measurer: str, wanted: list[str]) -> list[str]:
     """Those of this host's devices, or of the script's, that are wanted: all of them where none is named."""
     from workers.config import parse_measurer
+    from workers.gpu_host import find_gpus
     from workers.host_devices import devices_of
 
     try:
-        present = devices_of(parse_measurer(measurer))
+        present = devices_of(parse_measurer(measurer), find_gpus(visible_gpus()))
     except ValueError as fault:
         fail(str(fault), BAD_ARGUMENTS)
     for name in wanted:

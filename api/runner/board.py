@@ -1,6 +1,7 @@
 """The tasks of a claimed job, and who works on which: each open task is in at most one pair of hands."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ class Board:
         self._runs, self._spec, self._preset, self._elapsed_s = runs, spec, preset, elapsed_s
         self._rng = np.random.default_rng(spec.seed)
         self._changed = threading.Condition()
-        self._in_hand: set[int] = set()  # places of the tasks that somebody works on
+        self._in_hand: dict[int, str] = {}  # place of a task that somebody works on -> the device
         self._trials_left = True
 
     @property
@@ -50,22 +51,33 @@ class Board:
         """The next step that the device may do, its own tasks before those that another device has opened; None when
         there is none now. `put_back` ends it."""
         with self._changed:
-            free = [r for r in self._runs if r.stop_reason is None and r.leased.index not in self._in_hand]
-            free = [r for r in free if r.fits(device)]
-            mine = [r for r in free if not r.is_open or r.device.device_id == device.device_id] or free
+            name = device.device_id
+            free = [r for r in self._runs if r.stop_reason is None and r.fits(device)]
+            free = [r for r in free if self._in_hand.get(r.leased.index, name) == name]
+            mine = [r for r in free if not r.is_open or r.device.device_id == name] or self._idle_elsewhere(free)
             work = self._due(mine) or self._batch(mine)
             if work is not None:
-                self._in_hand.add(work.run.leased.index)
+                self._in_hand[work.run.leased.index] = name
             return work
+
+    def _idle_elsewhere(self, runs: Sequence[TaskRun]) -> list[TaskRun]:
+        """Those that another device has opened beside one that it works on: moving a session costs its inputs and
+        reference, so a device keeps its last task."""
+        opened = Counter(r.device.device_id for r in self._runs if r.is_open and r.stop_reason is None)
+        return [r for r in runs if opened[r.device.device_id] > 1]
 
     def _due(self, runs: Sequence[TaskRun]) -> Work | None:
         for run in runs:
             if run.unfinished and not self.out_of_time:
                 continue  # what was reserved for it is measured first
-            reason = run.search.stop_reason(self._elapsed_s(), self._spec.max_seconds, int(self._trials_left))
+            reason = self.reason(run)
             if reason is not None:
                 return Work(run, 0, reason)
         return None
+
+    def reason(self, run: TaskRun) -> StopReason | None:
+        """Why to propose nothing more. What is in flight counts: ask again when it has landed."""
+        return run.search.stop_reason(self._elapsed_s(), self._spec.max_seconds, int(self._trials_left))
 
     def _batch(self, runs: Sequence[TaskRun]) -> Work | None:
         progress = [r.search.progress(r.leased.index, r.leased.weight) for r in runs]
@@ -80,9 +92,15 @@ class Board:
     def put_back(self, work: Work, taken: int | None = None) -> None:
         """The step has ended; `taken`: the trials of its batch, None where it was cut short."""
         with self._changed:
-            self._in_hand.discard(work.run.leased.index)
             if taken == 0 and work.reason is None:
                 self._trials_left = self._trials_left and self._space_ended(work.run)
+        self.let_go(work.run)
+
+    def let_go(self, run: TaskRun) -> None:
+        """Others may have the task, unless batches of it are in flight still."""
+        with self._changed:
+            if not run.in_flight:
+                self._in_hand.pop(run.leased.index, None)
             self._changed.notify_all()
 
     def _space_ended(self, run: TaskRun) -> bool:

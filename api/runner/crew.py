@@ -6,6 +6,7 @@ Devices that join are put to work; what a device that leaves, dies or is set asi
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from api.runner.board import Board, Work
@@ -17,6 +18,10 @@ log = logging.getLogger("tilewright.runner")
 # Measuring sessions that stay open on a device at a time, each with a thread and the artifacts it built: opening one
 # costs its inputs and reference.
 MAX_OPEN_SESSIONS = 8
+# Batches that a device has in flight before the oldest is finished. On a CPU building and measuring exclude each other.
+# On a GPU builders must never wait for the device nor the device for them: two batches are built while one is measured,
+# at the price of a search that learns two batches late. A fixed number, so that one seed gives one search.
+BATCHES_IN_FLIGHT = {"cpu": 1, "cuda": 3}
 REST_S = 5.0  # for a device that broke down, before it is tried again
 
 
@@ -74,15 +79,9 @@ class Crew:
         return any(d.device_id == device.device_id and d.healthy for d in self._devices())
 
     def _hand(self, device: DeviceInfo) -> None:
-        opened: list[TaskRun] = []  # on this device, least recently used first
+        flying: deque[TaskRun] = deque()  # one entry a batch in flight, oldest first
         try:
-            while not self._must_stop() and self._fit(device) and self._board.has_work_for(device):
-                work = self._board.take(device)
-                if work is None:
-                    self._board.wait()
-                    continue
-                opened = self._make_room(opened, work.run, device)
-                self._step(work, device)
+            self._serve(device, flying)
         except MeasurerUnavailable as fault:
             log.warning("device %s: %s", device.device_id, fault)
             self._last = fault
@@ -93,17 +92,42 @@ class Crew:
                 return
             self._fault = self._fault or fault
             self._broken.set()
+        finally:
+            for run in dict.fromkeys(flying):  # what the device had in hand goes to the others
+                run.abandon()
+                self._board.let_go(run)
 
-    def _step(self, work: Work, device: DeviceInfo) -> None:
-        taken = None
+    def _serve(self, device: DeviceInfo, flying: deque[TaskRun]) -> None:
+        opened: list[TaskRun] = []  # on this device, least recently used first
+        while not self._must_stop() and self._fit(device) and self._board.has_work_for(device):
+            work = self._board.take(device)
+            if work is None:
+                self._land(flying) if flying else self._board.wait()
+                continue
+            opened = self._make_room(opened, work.run, device)
+            self._step(work, device, flying)
+            while len(flying) >= BATCHES_IN_FLIGHT[device.target.kind]:
+                self._land(flying)
+
+    def _land(self, flying: deque[TaskRun]) -> None:
+        """Finish the oldest batch, unless it was given up with others of its task."""
+        if flying[0].in_flight:
+            flying[0].finish_batch()
+        self._board.let_go(flying.popleft())
+
+    def _step(self, work: Work, device: DeviceInfo, flying: deque[TaskRun]) -> None:
+        taken, run = None, work.run
         try:
-            work.run.move_to(device)
-            if work.reason is not None:
-                work.run.finish(work.reason)
-            else:
-                taken = work.run.run_batch(work.size)
+            while work.reason is not None and run.in_flight and not self._must_stop():
+                self._land(flying)
+            run.move_to(device)
+            if work.reason is None:
+                taken = run.start_batch(work.size)
+                flying.extend([run] * (taken > 0))
+            elif (reason := self._board.reason(run)) is not None and not self._must_stop():
+                run.finish(reason)
         except MeasurerUnavailable:
-            work.run.abandon()
+            run.abandon()
             raise
         finally:
             self._board.put_back(work, taken)
@@ -112,6 +136,8 @@ class Crew:
     def _make_room(opened: list[TaskRun], run: TaskRun, device: DeviceInfo) -> list[TaskRun]:
         """Close what was used longest ago; a task that another device took over is no longer ours to close."""
         ours = [r for r in opened if r is not run and r.is_open and r.device.device_id == device.device_id] + [run]
-        while len(ours) > MAX_OPEN_SESSIONS:
-            ours.pop(0).close()
+        idle = [r for r in ours if r is not run and not r.in_flight]
+        for oldest in idle[: max(0, len(ours) - MAX_OPEN_SESSIONS)]:
+            oldest.close()
+            ours.remove(oldest)
         return ours

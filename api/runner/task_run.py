@@ -1,6 +1,7 @@
 """One task of a claimed job: its search, its measuring session, and the commits between the two."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -51,13 +52,23 @@ class TaskContext:
     learns: bool = True  # whether other jobs' records teach this one: not those of a scripted measurer
 
 
+class Batch:
+    """Trials submitted together; `open` are the ordinals without a committed result yet."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self.ordinals = frozenset(t.ordinal for t in trials)
+        self.open = set(self.ordinals)
+
+
 class TaskRun:
-    """Drives one task. Its session holds the device while a batch or the final runs; not thread-safe."""
+    """Drives one task: batches are started and, in the same order, finished, so that the compiler can work on one
+    while the device measures another. Its session holds the device while it measures; not thread-safe."""
 
     def __init__(self, context: TaskContext, leased: LeasedTask, task: Task, device: DeviceInfo) -> None:
         self.context, self.leased, self.task, self.device = context, leased, task, device
         self.stop_reason = leased.stop_reason
         self._unobserved: list[TuningRecord] = []
+        self._batches: deque[Batch] = deque()
         self._session: MeasureSession | None = None
         self._outstanding: dict[int, Trial] = {}  # reserved under this lease, not committed yet
         context.store.bind(context.lease, leased.task_id, task)
@@ -72,7 +83,7 @@ class TaskRun:
     @property
     def unfinished(self) -> bool:
         """Trials were reserved and wait for their measurement: a runner or a device was lost in between."""
-        return bool(self._outstanding)
+        return bool(self._left())
 
     def fits(self, device: DeviceInfo) -> bool:
         """Whether its numbers may stand beside those of the task's other trials."""
@@ -132,44 +143,66 @@ class TaskRun:
     def is_open(self) -> bool:
         return self._session is not None
 
-    def run_batch(self, size: int) -> int:
-        """Measure and commit what is outstanding, else propose and reserve one batch first; how many trials it was."""
-        c = self.context
-        if not self._outstanding:
-            self._propose(size)
-        trials = list(self._outstanding.values())
+    @property
+    def in_flight(self) -> int:
+        """Batches started and not finished."""
+        return len(self._batches)
+
+    def start_batch(self, size: int) -> int:
+        """Submit what was reserved and then lost with its runner or device, else propose and reserve a batch first; how
+        many trials it was."""
+        trials = self._left() or self._propose(size)
         if not trials:
             return 0
         self.session.submit(trials, self.search.best_latency_s)
-        self._drain()
-        with c.phases.spend("fit"):
-            refitted = self.search.refit()
-        self._report(refitted)
+        self._batches.append(Batch(trials))
         return len(trials)
 
-    def _propose(self, size: int) -> None:
+    def _left(self) -> list[Trial]:
+        """Reserved, not committed, and in no batch."""
+        flying = {ordinal for batch in self._batches for ordinal in batch.open}
+        return [t for t in self._outstanding.values() if t.ordinal not in flying]
+
+    def _propose(self, size: int) -> Sequence[Trial]:
         c = self.context
         with c.phases.spend("propose"):
             batch = self.search.next_batch(size)
-        if batch:
-            with c.phases.spend("store"):
-                self._hold(c.store.reserve(c.lease, self.leased.task_id, batch))
+        if not batch:
+            return ()
+        with c.phases.spend("store"):
+            trials = c.store.reserve(c.lease, self.leased.task_id, batch)
+        self._hold(trials)
+        return trials
 
-    def _drain(self) -> None:
-        c, session = self.context, self.session
-        try:
-            while session.pending() and not c.must_stop():
-                with c.phases.spend("measure"):
-                    done = session.results(0.5)
-                for measured in done:
-                    self._take(measured)
-        finally:
-            # Told to the search in the order of the trials, not of their ends: one seed gives one search.
-            for record in sorted(self._unobserved, key=lambda r: (r.trial, r.attempt)):
-                self.search.observe(record)
-            self._unobserved.clear()
+    def finish_batch(self) -> None:
+        """Commit the oldest batch's results as they come, then learn from them. What comes of later batches meanwhile
+        is committed, too, but told to the search in its turn: one seed gives one search, whatever ends first."""
+        c, session, batch = self.context, self.session, self._batches[0]
+        while batch.open and session.pending() and not c.must_stop():
+            with c.phases.spend("measure"):
+                done = session.results(0.5)
+            for measured in done:
+                self._take(measured)
         if c.must_stop():
             session.cancel()
+            self._land_all()
+        else:
+            self._observe(self._batches.popleft())
+        with c.phases.spend("fit"):
+            refitted = self.search.refit()
+        self._report(refitted)
+
+    def _land_all(self) -> None:
+        """No batch is in flight any more; what was committed of them is told to the search."""
+        self._observe(None)
+        self._batches.clear()
+
+    def _observe(self, batch: Batch | None) -> None:
+        """Told to the search in the order of the trials, not of their ends; None: all that there is."""
+        due = [r for r in self._unobserved if batch is None or r.trial in batch.ordinals]
+        self._unobserved = [r for r in self._unobserved if r not in due]
+        for record in sorted(due, key=lambda r: (r.trial, r.attempt)):
+            self.search.observe(record)
 
     def _take(self, measured: Measured) -> None:
         """Commit one result; a trial that was lost through nobody's fault is tried once more first."""
@@ -183,6 +216,8 @@ class TaskRun:
         with c.phases.spend("store"):
             c.store.commit(c.lease, self.leased.task_id, measured)
         self._outstanding.pop(trial.id, None)
+        for batch in self._batches:
+            batch.open.discard(trial.ordinal)
         self._unobserved.append(self._record(trial, measured.measurement))
 
     def _record(self, trial: Trial, measurement: Measurement) -> TuningRecord:
@@ -257,4 +292,5 @@ class TaskRun:
     def abandon(self) -> None:
         """Stop at once: kill what runs and give the device back."""
         self.interrupt()
+        self._land_all()
         self.close()

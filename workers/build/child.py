@@ -1,9 +1,11 @@
 """A warm builder process: TVM is imported once, a candidate that kills its compiler costs one process."""
 
+import importlib
 import threading
 from collections.abc import Callable, Mapping
 
 from search_space.candidate import Candidate
+from search_space.registry import all_sketches
 from search_space.target import Target
 from search_space.workload import Workload, parse_workload
 from tuner.outcome import Outcome
@@ -94,6 +96,9 @@ def make_handler(
     backend_of("cpu").identity()  # loads tvm
 
     def handle(message: Mapping[str, object], _payload: bytes) -> tuple[Mapping[str, object], bytes]:
+        if "warm" in message:
+            _load_lowerings(str(message["warm"]))
+            return {}, b""
         target, candidate = message["target"], message["candidate"]
         assert isinstance(target, dict)
         assert isinstance(candidate, dict)
@@ -103,3 +108,10 @@ def make_handler(
         return result.to_json(), result.artifact or b""
 
     return handle
+
+
+def _load_lowerings(kind: str) -> None:
+    """What TVM parses when a sketch's lowering is first imported takes longer than a build."""
+    for sketch in all_sketches().values():
+        if sketch.target_kind == kind:
+            importlib.import_module(f"search_space.sketches.{sketch.name}.lower")

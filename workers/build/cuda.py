@@ -81,6 +81,7 @@ def cuda_source(lowered: Lowered, target: Target) -> str:
         import tvm
     except ImportError as error:
         raise BuildToolMissing(f"TVM cannot be imported ({error}): pip install 'tilewright[service]'") from error
+    _compile_ourselves()
     device = tvm.target.Target({"kind": "cuda", "arch": target.arch})
     try:
         with device:
@@ -90,6 +91,16 @@ def cuda_source(lowered: Lowered, target: Target) -> str:
     except Exception as error:
         raise BuildError(first_message(error)) from error
     return str(executable.mod.imports[0].inspect_source())
+
+
+@functools.cache
+def _compile_ourselves() -> None:
+    """Where a CUDA driver is installed TVM would compile the source too, by a compiler and flags of its own choice: it
+    is handed bytes that are never loaded."""
+    import tvm.support.nvcc  # noqa: F401  registers TVM's own callback, which must not come after ours
+    import tvm_ffi
+
+    tvm_ffi.register_global_func("tvm_callback_cuda_compile", lambda _code: b"unused", override=True)
 
 
 def with_parameters(launch: Mapping[str, Any], source: str) -> dict[str, Any]:

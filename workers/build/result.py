@@ -10,7 +10,8 @@ from tuner.outcome import Outcome
 @dataclass(frozen=True)
 class BuildResult:
     """`artifact` (bytes of `tilewright.runtime.Artifact`) and its hash `digest` exist exactly when `outcome` is OK;
-    `error` otherwise. `build_secs` is the wall time of lowering, compiling and linking; 0.0 from the cache."""
+    `error` otherwise. `build_secs` is the wall time of lowering, compiling and linking; 0.0 from the cache.
+    `ended_at`, seconds since the epoch, is when its builder had it ready."""
 
     outcome: Outcome
     artifact: bytes | None = None
@@ -18,6 +19,7 @@ class BuildResult:
     error: str | None = None
     build_secs: float = 0.0
     cached: bool = False
+    ended_at: float | None = None
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != (self.artifact is not None):
