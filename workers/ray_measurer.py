@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,7 @@ class RayMeasurer:
         else:
             options["address"] = config.address
         _quieten_ray()
+        _give_ray_time(config.start_timeout_s)
         try:
             ray.init(**options)
         except Exception as fault:  # plain ones too: a start that took too long is a bare Exception of Ray's
@@ -205,3 +207,23 @@ def _quieten_ray() -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)
     worker: Any = importlib.import_module("ray._private.worker")
     worker.print_to_stdstream = lambda data, ignore_prefix=False: _log.info("%s", data.get("lines"))
+
+
+def _give_ray_time(seconds: float) -> None:
+    """On a busy machine Ray's own node takes longer to appear than the 30 s that Ray waits for it; no option changes
+    them. Here its look for the node (`services.get_node`, RuntimeError while it is not there) waits by itself."""
+    services: Any = importlib.import_module("ray._private.services")
+    look = getattr(services.get_node, "impatient", services.get_node)
+
+    def get_node(gcs_address: str, node_id: str) -> Any:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return look(gcs_address, node_id)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    get_node.impatient = look  # type: ignore[attr-defined]
+    services.get_node = get_node
