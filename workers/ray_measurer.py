@@ -155,7 +155,7 @@ class RayMeasurer:
         else:
             options["address"] = config.address
         _quieten_ray()
-        _give_ray_time(config.start_timeout_s)
+        _give_ray_time(config.start_timeout_s / 2)
         try:
             ray.init(**options)
         except Exception as fault:  # plain ones too: a start that took too long is a bare Exception of Ray's
