@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
 from api import dashboard, problems
+from api.auth import KeyRing
 from api.lookup_counter import LookupCounter
 from api.metrics import Metrics
 from api.openapi import DocumentBuilder
@@ -32,7 +33,8 @@ def create_app(store: ServiceStore, settings: ApiSettings | None = None) -> Fast
     """The application over `store`. The caller checks the address it binds with `api.auth.check_binding`."""
     settings = settings or ApiSettings()
     metrics = Metrics(store, settings.now)
-    shared = Service(store, settings, EventHub(store, settings), LookupCounter(store, settings.now), metrics)
+    ring = KeyRing(store, settings.keys, settings.now)
+    shared = Service(store, settings, EventHub(store, settings), LookupCounter(store, settings.now), metrics, ring)
     app = FastAPI(
         title="tilewright",
         version=_version(),
@@ -47,8 +49,8 @@ def create_app(store: ServiceStore, settings: ApiSettings | None = None) -> Fast
     for module in (jobs, trials, schedules, service):
         app.include_router(module.router)
     dashboard.install(app)
-    app.add_middleware(Door, settings=settings, metrics=metrics)
-    app.openapi = DocumentBuilder(app, bool(settings.keys))  # type: ignore[method-assign]
+    app.add_middleware(Door, settings=settings, metrics=metrics, ring=ring)
+    app.openapi = DocumentBuilder(app, settings.is_keyed)  # type: ignore[method-assign]
     return app
 
 
@@ -62,7 +64,7 @@ def _version() -> str:
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     shared: Service = app.state.service
-    chores = [asyncio.create_task(chore(shared)) for chore in (_flush_lookups, _interrupt_expired)]
+    chores = [asyncio.create_task(chore(shared)) for chore in (_flush_lookups, _interrupt_expired, _prune)]
     try:
         yield
     finally:
@@ -90,3 +92,22 @@ async def _interrupt_expired(shared: Service) -> None:
             await run_in_threadpool(shared.store.interrupt_expired)
         except Exception:
             log.exception("jobs of dead runners could not be marked; trying again")
+
+
+async def _prune(shared: Service) -> None:
+    """Remove jobs that ended longer ago than they are kept, a few at a time so that no request waits long."""
+    settings = shared.settings
+    if settings.keep_jobs_s is None:
+        return
+    while True:
+        now = settings.now()
+        try:
+            gone = await run_in_threadpool(shared.store.prune, now - settings.keep_jobs_s, settings.keep, 5, now)
+        except Exception:
+            log.exception("old jobs could not be pruned; trying again")
+            gone = []
+        for removed in gone:
+            log.info(
+                "job %s: pruned with %d trials and %d schedules", removed.job_id, removed.trials, removed.schedules
+            )
+        await asyncio.sleep(0.1 if gone else settings.prune_s)

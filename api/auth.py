@@ -2,23 +2,49 @@
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 
+from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
 from api.errors import BindingRefused, KeyMissing, KeyRefused
+from tuner.access import UNLIMITED, KeyLimits, KeyView, Scope
+from tuner.views import ServiceStore
 
 COOKIE = "tilewright_session"
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 MIN_KEY_LENGTH = 16
+# For so long a revoked key may still open the service: the price of not asking the database at every request.
+CACHE_S = 5.0
+MAX_CACHED = 4096
+MAX_PRESENTED = 512
 
 
-def check_binding(host: str, keys: Sequence[str]) -> None:
+@dataclass(frozen=True)
+class Principal:
+    """Who sent a request. `key_id`: of a made key, "bootstrap" for one of the key file, "local" without keys."""
+
+    key_id: str
+    scope: Scope = Scope.ADMIN
+    limits: KeyLimits = UNLIMITED
+    by_cookie: bool = False
+
+
+# A browser on this machine, or what runs on it: the keyless service answers to loopback names alone.
+LOCAL = Principal("local", by_cookie=True)
+BOOTSTRAP = "bootstrap"
+
+
+def check_binding(host: str, keyed: bool) -> None:
     """BindingRefused for an address that others can reach while no key protects the service."""
-    if not keys and not is_loopback(host):
+    if not keyed and not is_loopback(host):
         raise BindingRefused(
-            f"without a key the service listens on loopback only, not on {host!r}: give a key file, or use 127.0.0.1"
+            f"without a key the service listens on loopback only, not on {host!r}: give a key file, make a key with "
+            "`tilewright keys create`, or use 127.0.0.1"
         )
 
 
@@ -50,36 +76,75 @@ def opens(presented: str, keys: Sequence[str]) -> bool:
     return any(matches)
 
 
-def new_session(key: str, now: float, lifetime_s: float) -> str:
-    """A cookie value that proves knowledge of `key` until it expires, without holding it."""
-    expiry = str(int(now + lifetime_s))
-    return f"{expiry}.{_sign(key, expiry)}"
+class KeyRing:
+    """The keys of one application: those of the key file (bootstrap, all scopes) and those in the database.
 
+    Made keys are looked up in a thread, and what was found is remembered for CACHE_S. For use on one event loop.
+    """
 
-def session_is_valid(value: str, keys: Sequence[str], now: float) -> bool:
-    expiry, _, signature = value.partition(".")
-    if not (expiry.isascii() and expiry.isdigit() and len(expiry) < 16 and signature.isascii()):
-        return False
-    matches = [hmac.compare_digest(signature, _sign(key, expiry)) for key in keys]
-    return any(matches) and now < int(expiry)
+    def __init__(self, store: ServiceStore, bootstrap: Sequence[str], now: Callable[[], float]) -> None:
+        self._store, self._bootstrap, self._now = store, bootstrap, now
+        # Sessions outlive a restart, and hold for every replica, where there is a key file to derive the secret from.
+        known = "\n".join(bootstrap).encode()
+        self._secret = hashlib.sha256(b"tilewright sessions" + known).digest() if known else secrets.token_bytes(32)
+        self._found: OrderedDict[tuple[str, str], tuple[float, KeyView | None]] = OrderedDict()
 
+    async def authenticate(self, headers: Headers) -> Principal:
+        """By bearer key or session cookie; KeyMissing or KeyRefused otherwise."""
+        authorization = headers.get("authorization")
+        if authorization is not None:
+            scheme, _, presented = authorization.partition(" ")
+            if scheme.lower() != "bearer":
+                raise KeyMissing("send Authorization: Bearer KEY")
+            return await self.open(presented.strip())
+        cookie = _cookie(headers.get("cookie", ""))
+        if cookie is None:
+            raise KeyMissing("send Authorization: Bearer KEY, or sign in at /login")
+        return await self._session(cookie)
 
-def authenticate(headers: Headers, keys: Sequence[str], now: float) -> bool:
-    """True when a session cookie, False when a bearer key opened the door; KeyMissing or KeyRefused otherwise."""
-    authorization = headers.get("authorization")
-    if authorization is not None:
-        scheme, _, presented = authorization.partition(" ")
-        if scheme.lower() != "bearer":
-            raise KeyMissing("send Authorization: Bearer KEY")
-        if not opens(presented.strip(), keys):
+    async def open(self, presented: str) -> Principal:
+        """The principal of a key; KeyRefused for one that is not known or was revoked."""
+        if opens(presented, self._bootstrap):
+            return Principal(BOOTSTRAP)
+        found = None
+        if 0 < len(presented) <= MAX_PRESENTED:
+            hashed = hashlib.sha256(presented.encode("utf-8", "replace")).hexdigest()  # no key stays in memory
+            found = await self._remembered("key", hashed, lambda: self._store.find_key(presented))
+        if found is None:
             raise KeyRefused("this key does not open the service")
-        return False
-    cookie = _cookie(headers.get("cookie", ""))
-    if cookie is None:
-        raise KeyMissing("send Authorization: Bearer KEY, or sign in at /login")
-    if not session_is_valid(cookie, keys, now):
-        raise KeyRefused("the session has expired: sign in again at /login")
-    return True
+        return Principal(found.id, found.scope, found.limits)
+
+    def new_session(self, principal: Principal, lifetime_s: float) -> str:
+        """A cookie value that stands for the principal until it expires; it holds no key."""
+        told = f"{int(self._now() + lifetime_s)}.{principal.key_id}"
+        return f"{told}.{self._sign(told)}"
+
+    async def _session(self, value: str) -> Principal:
+        told, _, signature = value.rpartition(".")
+        expiry, _, key_id = told.partition(".")
+        plain = value.isascii() and expiry.isdigit() and len(expiry) < 16 and len(key_id) <= 40
+        if not (plain and hmac.compare_digest(signature, self._sign(told)) and self._now() < int(expiry)):
+            raise KeyRefused("the session has expired: sign in again at /login")
+        if key_id == BOOTSTRAP:
+            return Principal(BOOTSTRAP, by_cookie=True)
+        found = await self._remembered("id", key_id, lambda: self._store.key(key_id))
+        if found is None:
+            raise KeyRefused("the key of this session was revoked: sign in with another")
+        return Principal(found.id, found.scope, found.limits, by_cookie=True)
+
+    def _sign(self, told: str) -> str:
+        return hmac.new(self._secret, told.encode(), hashlib.sha256).hexdigest()
+
+    async def _remembered(self, kind: str, name: str, find: Callable[[], KeyView | None]) -> KeyView | None:
+        known = self._found.get((kind, name))
+        if known is not None and self._now() < known[0]:
+            return known[1]
+        found = await run_in_threadpool(find)
+        self._found[kind, name] = (self._now() + CACHE_S, found)
+        self._found.move_to_end((kind, name))
+        while len(self._found) > MAX_CACHED:
+            self._found.popitem(last=False)
+        return found
 
 
 def _cookie(header: str) -> str | None:
@@ -88,7 +153,3 @@ def _cookie(header: str) -> str | None:
     except CookieError:
         return None
     return morsel.value if morsel else None
-
-
-def _sign(key: str, expiry: str) -> str:
-    return hmac.new(key.encode(), f"tilewright dashboard session until {expiry}".encode(), hashlib.sha256).hexdigest()

@@ -34,6 +34,14 @@ class KeyRefused(ApiError):
     """The request carries a key that does not open this service."""
 
 
+class ScopeRefused(ApiError):
+    """The key is known, and may not do this."""
+
+
+class TooManyRequests(ApiError):
+    """The key asks more often than it may; `retry_after_s` says when to come back."""
+
+
 class CrossSite(ApiError):
     """A page of another site tries to change something in the name of the user."""
 

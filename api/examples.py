@@ -80,6 +80,7 @@ JOB: dict[str, Any] = {
     "seed": 0,
     "preset": "standard",
     "priority": 0,
+    "weight": 1.0,
     "max_trials": 256,
     "max_seconds": 900.0,
     "trials": {"done": 18, "ok": 16, "failed_by": {"BUILD_ERROR": 2}},

@@ -21,6 +21,7 @@ _EXAMPLES: Mapping[int, tuple[str, str]] = {
     409: ("conflict", "job job_1f0c2e is completed"),
     413: ("too-large", "the body may take 4194304 bytes"),
     415: ("not-json-type", "send Content-Type: application/json, not text/plain"),
+    429: ("too-many-requests", "this key may send 600 requests a minute"),
     503: ("too-many-watchers", "1000 event streams are open; try again later or poll the job"),
 }
 
@@ -31,7 +32,7 @@ Responses = dict[int | str, dict[str, Any]]
 def problem_responses(*statuses: int, own: Mapping[int, dict[str, Any]] | None = None) -> Responses:
     """The `responses` of a route: its `own`, its problem statuses, and those that the door answers on any."""
     found: Responses = dict(own.items()) if own else {}
-    found.update({status: _response(status) for status in sorted({400, 401, 403, 422, *statuses})})
+    found.update({status: _response(status) for status in sorted({400, 401, 403, 422, 429, *statuses})})
     return found
 
 

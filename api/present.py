@@ -123,6 +123,7 @@ def _summary(job: JobView) -> dict[str, object]:
         "seed": spec.seed,
         "preset": spec.preset,
         "priority": spec.priority,
+        "weight": spec.weight,
         "max_trials": spec.max_trials,
         "max_seconds": spec.max_seconds,
         "trials": {"done": job.trials_done, "ok": job.trials_ok, "failed_by": dict(job.failed_by)},

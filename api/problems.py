@@ -14,6 +14,7 @@ from starlette.routing import Match
 from api import errors
 from db.errors import SchemaMismatch, StoreDamaged, StoreError
 from search_space.errors import InvalidField
+from tuner.access import LimitReached
 from tuner.ports import StoreUnavailable
 from tuner.views import BadCursor, Conflict, NotFound
 
@@ -23,6 +24,7 @@ MEDIA_TYPE = "application/problem+json"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # A detail may quote the request: a megabyte of it helps nobody.
 MAX_DETAIL = 1000
+LIMIT_RETRY_S = 30  # open jobs end in minutes: earlier than this there is little hope
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ TABLE: Mapping[type[Exception], Row] = {
     errors.UnsupportedMediaType: Row(415, "not-json-type", "The body must be application/json"),
     errors.KeyMissing: Row(401, "key-missing", "A bearer key is needed"),
     errors.KeyRefused: Row(401, "key-refused", "The bearer key is not accepted"),
+    errors.ScopeRefused: Row(403, "scope-refused", "The key may not do this"),
+    errors.TooManyRequests: Row(429, "too-many-requests", "The key asks too often"),
+    LimitReached: Row(429, "limit-reached", "The key has as much open as it may"),
     errors.CrossSite: Row(403, "cross-site", "Requests from other sites change nothing here"),
     errors.HostRefused: Row(403, "host-refused", "The service does not answer to this host name"),
     errors.Untuned: Row(404, "untuned", "No schedule of this workload for this target"),
@@ -78,6 +83,8 @@ def document(row: Row, detail: str, extra: Mapping[str, object] | None = None) -
 
 def render(row: Row, detail: str, extra: Mapping[str, object] | None = None) -> JSONResponse:
     headers = {401: {"WWW-Authenticate": 'Bearer realm="tilewright"'}, 503: {"Retry-After": "2"}}.get(row.status, {})
+    if row.status == 429:
+        headers = {"Retry-After": str((extra or {}).get("retry_after_s", LIMIT_RETRY_S))}
     return JSONResponse(document(row, detail, extra), row.status, headers, MEDIA_TYPE)
 
 
@@ -121,7 +128,7 @@ def _answer(request: Request, row: Row, detail: str, extra: Mapping[str, object]
     page = getattr(request.app.state, "error_page", None)
     wants_page = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/v1/")
     if page is not None and wants_page and request.method == "GET":
-        shown: Response = page(row, detail, bool(request.app.state.service.settings.keys))
+        shown: Response = page(row, detail, request.app.state.service.settings.is_keyed)
         return shown
     return render(row, detail, extra)
 

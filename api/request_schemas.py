@@ -7,7 +7,7 @@ from search_space.attention import KV_LAYOUTS, LAYOUTS, PASSES
 from search_space.dtypes import ALIASES, WORKLOAD_DTYPES
 from search_space.fields import EXTENT_MAX, INT64_MAX
 from search_space.gemm import EPILOGUES, GROUPINGS, SCALES
-from tuner.job import MAX_TASKS, MAX_TRIALS, PRESETS
+from tuner.job import MAX_TASKS, MAX_TRIALS, MAX_WEIGHT, MIN_WEIGHT, PRESETS
 
 Schema = dict[str, Any]
 
@@ -142,6 +142,13 @@ JOB = _object(
         "preset": {"type": "string", "enum": list(PRESETS), "default": "standard"},
         "seed": {"type": "integer", "minimum": 0, "maximum": INT64_MAX, "default": 0},
         "priority": {"type": "integer", "minimum": -100, "maximum": 100, "default": 0},
+        "weight": {
+            "type": "number",
+            "minimum": MIN_WEIGHT,
+            "maximum": MAX_WEIGHT,
+            "default": 1,
+            "description": "jobs of one priority get runner time in proportion to it",
+        },
     },
     oneOf=[{"required": ["tasks"]}, {"required": ["workload"]}],
     description="what to tune, where, and how long",

@@ -105,6 +105,13 @@ class JobError(Answer):
     message: str
 
 
+class RemovedJob(Answer):
+    id: str
+    deleted: bool = Field(description="false: the job stays, for the sake of what was kept of it")
+    trials: int
+    schedules: int
+
+
 class JobSummary(Answer):
     id: str
     name: str
@@ -114,6 +121,7 @@ class JobSummary(Answer):
     seed: int
     preset: str
     priority: int
+    weight: Number = Field(description="share of runner time among jobs of one priority")
     max_trials: int
     max_seconds: Number
     trials: TrialCounts

@@ -9,10 +9,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import problems
-from api.auth import authenticate, is_loopback
+from api.auth import LOCAL, KeyRing, Principal, is_loopback
 from api.errors import ApiError, CrossSite, HostRefused
+from api.limits import RateLimiter
 from api.metrics import Metrics
 from api.settings import ApiSettings
+from tuner.access import Scope as Permission
+from tuner.ports import StoreUnavailable
 
 # Only files of our own. The chart library adds two style elements: an empty one that it fills by rules (the hash of
 # nothing), and one for maps that we do not draw (plotly 7.1.0's; of another version it would merely be left out).
@@ -37,13 +40,16 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # Open to all: probes need no secret, and the sign-in page needs its style.
 OPEN_PATHS = frozenset({"/health/live", "/health/ready", "/login"})
 OPEN_PREFIX = "/static/"
+ANYBODY = Principal("anybody", Permission.READ, by_cookie=True)
 
 
 class Door:
     """Answers what may not come in; counts and dresses what goes out."""
 
-    def __init__(self, app: ASGIApp, settings: ApiSettings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, settings: ApiSettings, metrics: Metrics, ring: KeyRing) -> None:
         self._app = app
+        self._ring = ring
+        self._limiter = RateLimiter(settings.now)
         self._settings = settings
         self._metrics = metrics
 
@@ -65,35 +71,37 @@ class Door:
                 self._observe(scope, message["status"], time.perf_counter() - started)
             await send(message)
 
-        refusal = self._refusal(scope)
         try:
+            refusal = await self._refusal(scope)
             await (refusal or self._app)(scope, receive, dressed)
         except Exception as fault:
             if answered:
                 raise
             await problems.internal(Request(scope), fault)(scope, receive, dressed)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    async def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         try:
-            by_cookie = self._check_key(scope, headers)
+            principal = await self._principal(scope, headers)
+            scope["tilewright.principal"] = principal
             if scope["method"] not in SAFE_METHODS:
-                _check_origin(headers, strict=by_cookie)
-        except ApiError as fault:
+                _check_origin(headers, strict=principal.by_cookie)
+            self._limiter.take(principal.key_id, principal.limits.requests_per_minute)
+        except (ApiError, StoreUnavailable) as fault:
             if _wants_page(scope, headers) and problems.row_of(fault).status == 401:
                 return RedirectResponse(f"/login?next={quote(scope['path'], safe='/')}", 303)
-            return problems.render(problems.row_of(fault), fault.detail, fault.extra)
+            return problems.render(problems.row_of(fault), *problems.describe(fault))
         return None
 
-    def _check_key(self, scope: Scope, headers: Headers) -> bool:
-        """Whether a cookie opened the door: then a foreign page might be the one that knocks."""
-        if not self._settings.keys:
+    async def _principal(self, scope: Scope, headers: Headers) -> Principal:
+        """Who knocks. One that a cookie opened the door for might be a foreign page."""
+        if not self._settings.is_keyed:
             _check_host(headers.get("host", ""), self._settings.allowed_hosts)
-            return True
+            return LOCAL
         path = scope["path"]
         if path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
-            return True
-        return authenticate(headers, self._settings.keys, self._settings.now())
+            return ANYBODY
+        return await self._ring.authenticate(headers)
 
     def _observe(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "none")

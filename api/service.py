@@ -5,11 +5,14 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from api.auth import KeyRing, Principal
+from api.errors import ScopeRefused
 from api.lookup_counter import LookupCounter
 from api.metrics import Metrics
 from api.settings import ApiSettings
 from api.sse import EventHub
 from search_space.errors import InvalidField
+from tuner.access import Scope
 from tuner.views import ServiceStore
 
 
@@ -20,6 +23,7 @@ class Service:
     hub: EventHub
     counter: LookupCounter
     metrics: Metrics
+    ring: KeyRing
 
 
 async def _service(request: Request) -> Service:
@@ -28,6 +32,25 @@ async def _service(request: Request) -> Service:
 
 
 Svc = Annotated[Service, Depends(_service)]
+
+
+async def _principal(request: Request) -> Principal:
+    principal: Principal = request.scope["tilewright.principal"]
+    return principal
+
+
+Who = Annotated[Principal, Depends(_principal)]
+
+
+class Needs:
+    """A route's dependency: ScopeRefused unless the request's key has the scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+
+    async def __call__(self, who: Who) -> None:
+        if not who.scope.allows(self.scope):
+            raise ScopeRefused(f"this needs a key of scope {self.scope}, this one has {who.scope}", needs=self.scope)
 
 
 class OnlyQuery:

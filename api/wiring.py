@@ -76,8 +76,19 @@ def policies() -> Mapping[str, MeasurePolicy]:
     return {"cpu": MeasurePolicy(cache="warm"), "cuda": MeasurePolicy(cache="cold", run_timeout_s=15.0)}
 
 
-def build_api_settings(keys: Sequence[str] = (), accept_unknown_targets: bool = False) -> ApiSettings:
-    return ApiSettings(keys=tuple(keys), host_targets=_host_targets(), accept_unknown_targets=accept_unknown_targets)
+def build_api_settings(
+    keys: Sequence[str] = (),
+    accept_unknown_targets: bool = False,
+    keyed: bool = False,
+    keep_days: float | None = None,
+) -> ApiSettings:
+    return ApiSettings(
+        keys=tuple(keys),
+        keyed=keyed,
+        host_targets=_host_targets(),
+        accept_unknown_targets=accept_unknown_targets,
+        keep_jobs_s=None if keep_days is None else keep_days * 86400.0,
+    )
 
 
 def _host_targets() -> tuple[Target, ...]:

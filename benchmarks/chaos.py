@@ -40,12 +40,12 @@ class Scale:
     hosts: Sequence[Sequence[str]]
     open_jobs: int
     total_jobs: int | None = None
-    lease_s: float = 3.0
+    lease_s: float = 4.0
     limit_s: float = 1800.0
     settle_s: float = 300.0
 
 
-SMALL = Scale(faults=8, every_s=0.7, hosts=(("d0", "d1"),), open_jobs=3, total_jobs=4, lease_s=2.0, limit_s=20.0)
+SMALL = Scale(faults=8, every_s=0.7, hosts=(("d0", "d1"),), open_jobs=3, total_jobs=4, lease_s=4.0, limit_s=20.0)
 FULL = Scale(faults=200, every_s=5.0, hosts=(("d0", "d1"), ("d2", "d3")), open_jobs=6)
 
 

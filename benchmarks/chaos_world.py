@@ -38,7 +38,7 @@ class Plan:
     script: Mapping[str, object]
     runners: int = 2
     jobs_at_a_time: int = 3
-    lease_s: float = 3.0
+    lease_s: float = 4.0
 
 
 @dataclass

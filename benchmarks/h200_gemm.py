@@ -8,6 +8,7 @@ python -m benchmarks.h200_report LOG... --out FILE      the result file and the 
 
 import argparse
 import json
+import math
 import os
 import queue
 import subprocess
@@ -25,14 +26,17 @@ _STEP_TIMEOUT_S = 20.0  # between two signs: the largest shape's reference takes
 _RESTARTS = 12
 
 
-def compile_all(folder: Path, jobs: int) -> None:
-    """Cubins beside the sources; NAME.log holds ptxas's report."""
+def compile_all(folder: Path, jobs: int, seconds: float = math.inf) -> None:
+    """Cubins beside the sources, in the order in which these were emitted; NAME.log holds ptxas's report. None is begun
+    after `seconds`."""
     from workers.build.cuda import compile_source
     from workers.build.result import BuildError
 
+    begun = time.time()
+
     def one(path: Path) -> str:
         target = path.with_suffix(".cubin")
-        if target.exists():
+        if target.exists() or time.time() > begun + seconds:
             return ""
         try:
             code, report = compile_source(path.read_text(), "sm_90a", timeout_s=120)
@@ -43,10 +47,11 @@ def compile_all(folder: Path, jobs: int) -> None:
         target.write_bytes(code)
         return ""
 
-    begun = time.time()
+    sources = sorted(folder.glob("*.cu"), key=lambda path: (path.stat().st_mtime, path.name))
     with ThreadPoolExecutor(jobs) as pool:
-        failed = [name for name in pool.map(one, sorted(folder.glob("*.cu"))) if name]
-    print(f"compiled in {time.time() - begun:.1f} s, {len(failed)} failed: {failed}", flush=True)
+        failed = [name for name in pool.map(one, sources) if name]
+    have = len(list(folder.glob("*.cubin")))
+    print(f"{have} of {len(sources)} in {time.time() - begun:.1f} s, {len(failed)} failed: {failed}", flush=True)
 
 
 def wanted(args: argparse.Namespace) -> list[int]:
@@ -78,11 +83,11 @@ def child(args: argparse.Namespace) -> None:
 class Race:
     """The parent: starts children, watches for a sign of life, writes every line with the shape's index to the log."""
 
-    def __init__(self, args: argparse.Namespace, log: TextIO) -> None:
-        self.args, self.log = args, log
-        self.todo = wanted(args)
+    def __init__(self, seconds: float, log: TextIO, todo: list[int], child: list[str]) -> None:
+        """`child`: module and arguments of the process that runs the entries of environment variable H200_PLAN."""
+        self.log, self.todo, self.child = log, todo, child
         self.skip: list[tuple[int, str]] = []
-        self.deadline = time.time() + args.seconds
+        self.deadline = time.time() + seconds
         self.shape = -1
         self.started = ""
 
@@ -104,7 +109,7 @@ class Race:
 
     def _child(self) -> str:
         plan = json.dumps({"indices": self.todo, "skip": self.skip})
-        command = [sys.executable, "-u", "-m", "benchmarks.h200_gemm", "child", str(self.args.folder)]
+        command = [sys.executable, "-u", "-m", *self.child]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "H200_PLAN": plan}
         )
@@ -194,7 +199,7 @@ def main() -> None:
             log.write(
                 json.dumps({"environment": environment(), "date": time.strftime("%Y-%m-%d"), "begun": begun}) + "\n"
             )
-            Race(args, log).run()
+            Race(args.seconds, log, wanted(args), ["benchmarks.h200_gemm", "child", str(args.folder)]).run()
             log.write(json.dumps({"environment_after": environment(), "wall_s": time.time() - begun}) + "\n")
         print(f"raced in {time.time() - begun:.1f} s", flush=True)
 

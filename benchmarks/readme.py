@@ -1,9 +1,11 @@
-"""Writes the README's tables of results from docs/results/: `python -m benchmarks.readme` (`--check` only compares)."""
+"""Writes what the result files of docs/results/ say into the README (headlines) and docs/results.md (every row):
+`python -m benchmarks.readme` (`--check` only compares).
+"""
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +42,29 @@ def cpu(document: Document) -> list[str]:
     lines = [
         f"Geometric mean over torch {geometric_mean(plain):.2f} in the {len(plain)} float32 rows; worst {worst:.2f}.",
         f"With bfloat16, for which torch has no fast kernel without AVX512-BF16: {mean:.2f}.",
-        "",
-        "| workload | ours | torch | torch / ours [95 %] | share of the roof | trials | found by |",
+    ]
+    tables = document["tables"]
+    if tables.get("packed_ahead"):
+        packed = geometric_mean([row["ratio"] for row in tables["packed_ahead"]])
+        lines.append(f"Weights packed ahead of time: {packed:.2f}.")
+    if tables.get("stability"):
+        seeds, spread = tables["stability"]["seeds"], tables["stability"]["largest_spread"]
+        lines.append(f"Winners of {seeds} searches with different seeds, measured again together: within {spread:.1%}.")
+    return lines
+
+
+def comparison(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A table of kernels beside the fastest of their peers."""
+    lines = [
+        "| workload | ours | best peer | peer / ours [95 %] | share of the roof | trials | found by |",
         "|---|---|---|---|---|---|---|",
     ]
-    for row in document["rows"]:
-        share = "-" if row["roof_fraction"] is None else f"{row['roof_fraction']:.2f}"
-        times = f"{seconds(row['latency_s'])} | {seconds(row['baseline']['latency_s'])}"
-        lines.append(f"| {workload(row)} | {times} | {ratio(row)} | {share} | {row['trials']} | {row['sketch']} |")
+    for row in rows:
+        share = "-" if row.get("roof_fraction") is None else f"{row['roof_fraction']:.2f}"
+        peer = row["baseline"]
+        times = f"{seconds(row['latency_s'])} | {peer['name']} {seconds(peer['latency_s'])}"
+        found = f"{row.get('trials') or '-'} | {row.get('sketch') or '-'}"
+        lines.append(f"| {workload(row)} | {times} | {ratio(row)} | {share} | {found} |")
     return lines
 
 
@@ -74,47 +91,62 @@ def summary_lines(document: Document) -> list[str]:
     return lines
 
 
-def attention(document: Document) -> list[str]:
-    lines = [*summary_lines(document), "", "| workload | ours | best peer | peer / ours [95 %] |", "|---|---|---|---|"]
-    for row in document["rows"]:
-        peer = f"{row['baseline']['name']} {seconds(row['baseline']['latency_s'])}"
-        lines.append(f"| {workload(row)} | {seconds(row['latency_s'])} | {peer} | {ratio(row)} |")
-    return lines
-
-
 SECTIONS: tuple[tuple[str, str, Callable[[Document], list[str]]], ...] = (
     ("cpu", "CPU, found by the search, beside torch", cpu),
     ("service", "The service", service),
+    ("h200_search", "Found by the search on an H200, beside the vendor's kernels", summary_lines),
     ("h200_gemm", "GEMM on an H200, beside cuBLAS", summary_lines),
-    ("h200_attention", "Attention on an H200, beside cuDNN, FlashAttention-2 and -3", attention),
+    ("h200_attention", "Attention on an H200, beside cuDNN, FlashAttention-2 and -3", summary_lines),
     ("search", "The search on recorded measurements", summary_lines),
+)
+COMPARED = frozenset({"latency_s", "baseline", "ratio", "ratio_ci95"})  # what a row of a comparison holds
+IN_README = frozenset({"cpu"})  # the tables that stand there too
+PAGES: tuple[tuple[Path, Collection[str] | None], ...] = (
+    (ROOT / "README.md", IN_README),
+    (ROOT / "docs" / "results.md", None),
 )
 
 
-def render(folder: Path = RESULTS) -> str:
-    """The block between the markers, from the result files that exist."""
+def known(folder: Path) -> list[tuple[str, str, Callable[[Document], list[str]]]]:
+    """The sections, and one for every other result file."""
+    named = {name for name, _, _ in SECTIONS}
+    others = sorted(p.stem for p in folder.glob("*.json") if p.stem not in named)
+    return [*SECTIONS, *((name, name.replace("_", " "), summary_lines) for name in others)]
+
+
+def render(folder: Path = RESULTS, tables: Collection[str] | None = IN_README) -> str:
+    """The block between the markers, from the result files that exist: headlines, and the rows of the files in
+    `tables` (None: of all)."""
     out = [BEGIN]
-    for name, title, lines in SECTIONS:
+    for name, title, lines in known(folder):
         path = folder / f"{name}.json"
-        if path.exists():
-            document = json.loads(path.read_text(encoding="utf-8"))
-            out += ["", f"### {title}", source(name, document), "", *lines(document)]
+        if not path.exists():
+            continue
+        document = json.loads(path.read_text(encoding="utf-8"))
+        out += ["", f"### {title}", source(name, document), "", *lines(document)]
+        compared = [row for row in document["rows"] if row.keys() >= COMPARED]
+        if compared and (tables is None or name in tables):
+            out += ["", *comparison(compared)]
     return "\n".join([*out, "", END])
+
+
+def updated(page: Path, tables: Collection[str] | None) -> str:
+    """The page with the block between its markers as the result files have it."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    return before + render(tables=tables) + rest.partition(END)[2]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="exit 1 when the README differs from the result files")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a page differs from the result files")
     options = parser.parse_args()
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    wanted = before + render() + after
-    if options.check:
-        return int(wanted != text)
-    readme.write_text(wanted, encoding="utf-8")
-    return 0
+    differ = False
+    for page, tables in PAGES:
+        wanted = updated(page, tables)
+        differ |= wanted != page.read_text(encoding="utf-8")
+        if not options.check:
+            page.write_text(wanted, encoding="utf-8")
+    return int(options.check and differ)
 
 
 if __name__ == "__main__":

@@ -27,13 +27,14 @@ class ArtifactTable:
     def put(self, session: Session, digest: str, data: bytes, now: float) -> None:
         if hashlib.sha256(data).hexdigest() != digest:
             raise ValueError(f"the artifact's bytes do not hash to {digest}")
-        if session.get(ArtifactRow, digest) is None:
+        # Locked where it is there: its removal (db.retention) then sees the schedule that is about to name it.
+        if session.get(ArtifactRow, digest, with_for_update=True) is None:
             session.add(ArtifactRow(digest=digest, data=data, created_at=now))
             session.flush()
 
     def get(self, session: Session, digest: str) -> bytes:
         row = session.get(ArtifactRow, digest)
-        if row is None:
+        if row is None or row.data is None:
             raise NotFound(f"no artifact {digest}")
         if hashlib.sha256(row.data).hexdigest() != digest:
             raise StoreDamaged(f"artifact {digest} is damaged in the database: restore a backup or tune again")

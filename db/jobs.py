@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import func, insert, or_, select
 from sqlalchemy.orm import Session, undefer
 
-from db import cursors, events
+from db import cursors, events, keys, shares, tallies
 from db.mapping import best_of, canonical, digest, spec_of, target_of, workload_of
 from db.states import elapsed, locked_job, transition
 from db.tables import JobRow, OutcomeRow, TaskRow
 from db.tables_served import LookupRow, ScheduleRow
+from tuner.access import Owner
 from tuner.job import JobSpec, JobState, StopReason
 from tuner.outcome import Outcome
 from tuner.views import Conflict, JobView, NotFound, Page, StoreCounts, TaskView
@@ -19,16 +20,21 @@ from tuner.views import Conflict, JobView, NotFound, Page, StoreCounts, TaskView
 S = JobState
 
 
-def create(session: Session, spec: JobSpec, idempotency_key: str | None, now: float) -> tuple[JobView, bool]:
-    """Of two at once with one key the second finds its unique constraint taken, and is run again (`Transactions`)."""
+def create(
+    session: Session, spec: JobSpec, idempotency_key: str | None, now: float, owner: Owner | None = None
+) -> tuple[JobView, bool]:
+    """Of two at once with one key the second finds its unique constraint taken, and is run again (`Transactions`).
+    LimitReached where the owner has as much open as it may."""
     text = canonical(spec.to_json())
-    key = None if idempotency_key is None else digest(idempotency_key)
+    key = None if idempotency_key is None else digest(_told_by(owner) + idempotency_key)
     if key is not None:
         known = session.execute(select(JobRow.id, JobRow.spec_digest).where(JobRow.idempotency_key == key)).first()
         if known is not None:
             if known.spec_digest != digest(text):
                 raise Conflict("the idempotency key was used for another request")
             return view(session, known.id), False
+    if owner is not None:
+        keys.check_room(session, owner, spec.max_trials)
     job = JobRow(
         id=f"job_{uuid.uuid4().hex[:20]}",
         spec=text,
@@ -37,16 +43,24 @@ def create(session: Session, spec: JobSpec, idempotency_key: str | None, now: fl
         target_kind=spec.target.kind,
         state=S.QUEUED.value,
         claim_rank=-spec.priority,
+        weight=spec.weight,
+        key_id=None if owner is None else owner.key_id,
         created_at=now,
         max_trials=spec.max_trials,
         last_event=0,
     )
+    shares.join(session, job)
     session.add(job)
     session.flush()
     session.execute(insert(TaskRow), [_task_values(job.id, i, spec) for i in range(len(spec.tasks))])
     events.append(session, job, "job", {"state": job.state, "stop_reason": None, "error": None}, now)
     session.flush()
     return view(session, job.id), True
+
+
+def _told_by(owner: Owner | None) -> str:
+    """Two API keys may choose the same idempotency key without meeting."""
+    return f"{owner.key_id}:" if owner is not None and owner.key_id.startswith("key_") else ""
 
 
 def _task_values(job_id: str, position: int, spec: JobSpec) -> dict[str, object]:
@@ -112,6 +126,8 @@ def _view(row: JobRow, tasks: Sequence[TaskView], outcomes: Mapping[Outcome, int
         phase_seconds=json.loads(row.phase_seconds),
         elapsed_s=elapsed(row),
         last_event=row.last_event,
+        key_id=row.key_id,
+        pruned_at=row.pruned_at,
     )
 
 
@@ -162,12 +178,14 @@ def _after(session: Session, job: JobRow) -> JobView:
 def counts(session: Session) -> StoreCounts:
     states = session.execute(select(JobRow.state, func.count()).group_by(JobRow.state)).all()
     trials = session.execute(select(OutcomeRow.outcome, func.sum(OutcomeRow.trials)).group_by(OutcomeRow.outcome)).all()
+    present = {row.outcome: int(row[1]) for row in trials}
+    gone = tallies.totals(session)
     schedules = session.scalar(select(func.count()).select_from(ScheduleRow)) or 0
     names = ("exact", "nearest", "stale", "missed")
     sums = session.execute(select(*(func.coalesce(func.sum(getattr(LookupRow, n)), 0) for n in names))).one()
     return StoreCounts(
         jobs={S(state): n for state, n in states},
-        trials={Outcome(outcome): int(n) for outcome, n in trials},
+        trials={o: int(present.get(o.value, 0) + gone.get((tallies.TRIALS, o.value), 0)) for o in Outcome},
         schedules=schedules,
         lookups={name: int(n) for name, n in zip(names, sums, strict=True)},
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session, undefer
 
-from db import events
+from db import events, shares
 from db.mapping import spec_of, target_of
 from db.states import MAX_SILENCE_S, elapsed, locked_job, touch, transition
 from db.tables import WAITING, JobRow, TaskRow
@@ -59,13 +59,13 @@ def _can_run(session: Session, job: JobRow, targets: Sequence[Target]) -> bool:
 
 
 def claim_query(kinds: Sequence[str], only: str | None = None, passed: Sequence[str] = ()) -> Select[JobRow]:
-    """The first job that these kinds of devices can run, by priority, then age; `only` leaves out all but one, `passed`
-    those that were looked at."""
+    """The first job that these kinds of devices can run, by priority, then fair share, then age; `only` leaves out all
+    but one, `passed` those that were looked at."""
     query = (
         select(JobRow)
         .options(undefer(JobRow.spec))
         .where(WAITING, JobRow.target_kind.in_([*kinds, "auto"]))
-        .order_by(JobRow.claim_rank, JobRow.created_at, JobRow.id)
+        .order_by(JobRow.claim_rank, JobRow.virtual_s, JobRow.created_at, JobRow.id)
         .limit(1)
         .with_for_update(skip_locked=True)
     )
@@ -151,6 +151,20 @@ def release(session: Session, lease: Lease, now: float) -> None:
     if job.state == JobState.RUNNING:
         touch(job, now)
         transition(session, job, JobState.INTERRUPTED, now)
+
+
+def yield_job(session: Session, lease: Lease, kinds: Sequence[str], slice_s: float, now: float) -> bool:
+    """Put the job back into the queue where another one's turn has come (`db.shares`); whether it was. A slice counts
+    from the claim."""
+    job = holding(session, lease)
+    if job.state != JobState.RUNNING:
+        return False
+    touch(job, now)
+    spent_s = elapsed(job) - lease.elapsed_s
+    if not shares.should_yield(session, job, elapsed(job), kinds, spent_s >= slice_s):
+        return False
+    transition(session, job, JobState.QUEUED, now)
+    return True
 
 
 def finish_job(

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from db.engine import BUSY_TIMEOUT_S, make_engine, parse_url, translated
 from db.errors import SchemaMismatch, StoreDamaged, StoreUnavailable
 
-HEAD = "0001"
+HEAD = "0002"
 # Above this a whole check of the file would hold up every start; what it would find is then found on use.
 QUICK_CHECK_BYTES = 256 * 2**20
 _SQLITE_MAGIC = b"SQLite format 3\x00"

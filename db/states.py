@@ -3,7 +3,7 @@
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from db import events
+from db import events, shares
 from db.mapping import clean
 from db.tables import JobRow
 from tuner.job import FINAL, TRANSITIONS, JobState, StopReason
@@ -35,6 +35,9 @@ def transition(
         raise Conflict(f"job {job.id} is {state.value}: it cannot become {to.value}")
     if state is JobState.RUNNING:
         _end_run(job)
+        shares.charge(job, job.elapsed_s)
+    if state is JobState.PAUSED:
+        shares.join(session, job)
     job.state = to.value
     job.waiting = to in (JobState.QUEUED, JobState.INTERRUPTED)
     if to is JobState.RUNNING:

@@ -1,12 +1,13 @@
 """`SqlStore`: both halves of the store over one database. Each method is one transaction; the work is done by the
 functions of the module that is named after the noun."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from db import blobs, bulk, jobs, leases, lookup, lookups, records, schedules, trial_views, trials
+from db import blobs, bulk, jobs, keys, leases, lookup, lookups, records, retention, schedules, trial_views, trials
 from db import devices as device_rows
 from db import events as job_events
 from db.engine import Transactions
@@ -16,6 +17,7 @@ from search_space.candidate import Candidate
 from search_space.environment import EnvironmentIdentity
 from search_space.target import Target, TargetQuery
 from search_space.workload import Workload
+from tuner.access import KeyLimits, KeyView, Owner, Scope
 from tuner.best import BestConfig
 from tuner.job import JobSpec, JobState, StopReason
 from tuner.measurement import Measurement
@@ -26,10 +28,13 @@ from tuner.views import (
     DeviceView,
     Event,
     JobView,
+    Keep,
     Lookup,
     LookupCount,
+    NotFound,
     Page,
     ProgressPoint,
+    Removed,
     ScheduleView,
     ServiceStore,
     StoreCounts,
@@ -117,6 +122,9 @@ class SqlStore:
     def release(self, lease: Lease) -> None:
         self._tx.write(lambda s: leases.release(s, lease, self._now(s)))
 
+    def yield_job(self, lease: Lease, kinds: Sequence[str], slice_s: float) -> bool:
+        return self._tx.write(lambda s: leases.yield_job(s, lease, kinds, slice_s, self._now(s)))
+
     def save_model(self, op: str, target_kind: str, blob: bytes, feature_version: str) -> None:
         self._tx.write(lambda s: blobs.save_model(s, op, target_kind, blob, feature_version, self._now(s)))
 
@@ -128,8 +136,10 @@ class SqlStore:
 
     # --- the service's half ------------------------------------------------------------------------------------
 
-    def create_job(self, spec: JobSpec, idempotency_key: str | None, now: float) -> tuple[JobView, bool]:
-        return self._tx.write(lambda s: jobs.create(s, spec, idempotency_key, now))
+    def create_job(
+        self, spec: JobSpec, idempotency_key: str | None, now: float, owner: Owner | None = None
+    ) -> tuple[JobView, bool]:
+        return self._tx.write(lambda s: jobs.create(s, spec, idempotency_key, now, owner))
 
     def job(self, job_id: str) -> JobView:
         return self._tx.read(lambda s: jobs.view(s, job_id))
@@ -145,6 +155,18 @@ class SqlStore:
 
     def resume(self, job_id: str, now: float) -> JobView:
         return self._tx.write(lambda s: jobs.resume(s, job_id, now))
+
+    def remove_job(self, job_id: str, keep: Keep, now: float) -> Removed:
+        gone = self._tx.write(lambda s: retention.remove(s, job_id, keep, now))
+        return gone.removed
+
+    def prune(self, before: float, keep: Keep, limit: int, now: float) -> Sequence[Removed]:
+        ids = self._tx.read(lambda s: s.scalars(retention.ended_query(before, limit)).all())
+        out = []
+        for job_id in ids:
+            with contextlib.suppress(NotFound):  # another process of the service was quicker
+                out.append(self.remove_job(job_id, keep, now))
+        return out
 
     def interrupt_expired(self) -> int:
         """Mark jobs whose runner was not heard of in time as interrupted; how many. Claiming does the same: this is
@@ -197,6 +219,28 @@ class SqlStore:
 
     def counts(self) -> StoreCounts:
         return self._tx.read(jobs.counts)
+
+    # --- keys, which the command line makes and the service looks up -------------------------------------------
+
+    def create_key(self, name: str, scope: Scope, limits: KeyLimits) -> tuple[KeyView, str]:
+        """(what is kept of it, the key, which is never shown again)."""
+        return self._tx.write(lambda s: keys.create(s, name, scope, limits, self._now(s)))
+
+    def api_keys(self) -> Sequence[KeyView]:
+        return self._tx.read(keys.listed)
+
+    def has_keys(self) -> bool:
+        """Whether a key was ever made, revoked ones too."""
+        return self._tx.read(keys.any_made)
+
+    def revoke_key(self, key_id: str) -> KeyView:
+        return self._tx.write(lambda s: keys.revoke(s, key_id, self._now(s)))
+
+    def find_key(self, key: str) -> KeyView | None:
+        return self._tx.read(lambda s: keys.find(s, key))
+
+    def key(self, key_id: str) -> KeyView | None:
+        return self._tx.read(lambda s: keys.by_id(s, key_id))
 
     def add_finished_job(self, spec: JobSpec, finished: Sequence[bulk.FinishedTask]) -> str:
         """Store what was measured elsewhere or before as a completed job, with the rows that a runner would have left;

@@ -25,6 +25,7 @@ BigId = BigInteger().with_variant(Integer, "sqlite")
 WAITING = text("waiting")
 PENDING = text("pending")
 IMPROVED = text("improved")
+WHOLE = text("pruned_at IS NULL")
 
 
 class Base(DeclarativeBase):
@@ -44,8 +45,18 @@ class JobRow(Base):
 
     __tablename__ = "jobs"
     __table_args__ = (
-        Index("ix_jobs_claim", "claim_rank", "created_at", "id", sqlite_where=WAITING, postgresql_where=WAITING),
+        Index(
+            "ix_jobs_claim",
+            "claim_rank",
+            "virtual_s",
+            "created_at",
+            "id",
+            sqlite_where=WAITING,
+            postgresql_where=WAITING,
+        ),
         Index("ix_jobs_newest", "created_at", "id"),
+        Index("ix_jobs_owner", "key_id", "state"),
+        Index("ix_jobs_ended", "finished_at", "id", sqlite_where=WHOLE, postgresql_where=WHOLE),
         Index("ix_jobs_state_newest", "state", "created_at", "id"),
     )
 
@@ -77,6 +88,13 @@ class JobRow(Base):
     elapsed_s: Mapped[float] = mapped_column(Double, default=0.0)  # of the runs that have ended
     running_since: Mapped[float | None] = mapped_column(Double)
     last_seen_at: Mapped[float | None] = mapped_column(Double)
+
+    # Fair sharing (db.shares): device seconds / weight, from where the job joined the others of its priority.
+    weight: Mapped[float] = mapped_column(Double, default=1.0, server_default=text("1.0"))
+    virtual_s: Mapped[float] = mapped_column(Double, default=0.0, server_default=text("0.0"))
+    charged_s: Mapped[float] = mapped_column(Double, default=0.0, server_default=text("0.0"))  # of elapsed_s
+    key_id: Mapped[str | None] = mapped_column(String(40))  # the API key that submitted it
+    pruned_at: Mapped[float | None] = mapped_column(Double)  # when its records were removed (db.retention)
 
 
 class OutcomeRow(Base):

@@ -1,4 +1,4 @@
-"""The tables that outlive a job: schedules with their artifacts, cost models, devices, and counts of lookups."""
+"""The tables that outlive a job: schedules with their artifacts, cost models, devices, keys, counts of events."""
 
 from sqlalchemy import (
     Double,
@@ -33,6 +33,8 @@ class ScheduleRow(Base):
         ),
         Index("ix_schedules_family", "family_key", "target_kind", sqlite_where=CURRENT, postgresql_where=CURRENT),
         Index("ix_schedules_job", "job_id", "promoted_at"),
+        Index("ix_schedules_task", "task_id"),
+        Index("ix_schedules_artifact", "artifact"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -56,12 +58,12 @@ class ScheduleRow(Base):
 
 
 class ArtifactRow(Base):
-    """Built code by the SHA-256 of its bytes."""
+    """Built code by the SHA-256 of its bytes; `data` is null where they lie in a folder or bucket."""
 
     __tablename__ = "artifacts"
 
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)
-    data: Mapped[bytes] = mapped_column(LargeBinary)
+    data: Mapped[bytes | None] = mapped_column(LargeBinary)
     created_at: Mapped[float] = mapped_column(Double)
 
 
@@ -111,3 +113,31 @@ class LookupRow(Base):
     stale: Mapped[int] = mapped_column(Integer, default=0)
     missed: Mapped[int] = mapped_column(Integer, default=0)
     last_at: Mapped[float] = mapped_column(Double)
+
+
+class KeyRow(Base):
+    """An API key: who may do what. The key itself is not here, only its hash (db.keys)."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    scope: Mapped[str] = mapped_column(String(16))
+    requests_per_minute: Mapped[int | None] = mapped_column(Integer)
+    open_jobs: Mapped[int | None] = mapped_column(Integer)
+    open_trials: Mapped[int | None] = mapped_column(Integer)
+    created_at: Mapped[float] = mapped_column(Double)
+    revoked_at: Mapped[float | None] = mapped_column(Double)
+
+
+class TallyRow(Base):
+    """What happened, added up by whoever saw it, so that no two of them wait for one row. `label` is
+    a histogram's bucket by its upper bound in seconds, or a counter's label."""
+
+    __tablename__ = "tallies"
+
+    source: Mapped[str] = mapped_column(Text, primary_key=True)
+    name: Mapped[str] = mapped_column(String(40), primary_key=True)
+    label: Mapped[str] = mapped_column(String(40), primary_key=True)
+    value: Mapped[float] = mapped_column(Double)

@@ -13,6 +13,7 @@ from search_space.workload import Operand, Workload, check_addressable, register
 EPILOGUES = ("none", "bias", "bias+gelu", "bias+relu", "bias+silu")
 GROUPINGS = ("none", "contiguous", "masked")
 SCALES = ("none", "tensor", "block")
+SCALE_BLOCK = 128  # elements of k of A, and of k and n of B, that share a scale
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,14 @@ class GemmWorkload(Workload):
     batch the tensors have two dimensions. `bias` is [n]; gelu is the exact one, x * Phi(x), as torch's default.
     `b_constant`: B is known ahead (weights), so packing it lies outside the measured time.
     `groups` > 1 with `grouping`: a mixture of experts, B is [groups, k, n] and m counts the rows of one group.
+    contiguous: the rows of the groups stand one behind another, group g ends before row `offsets[g]` (int32, not
+    decreasing, at most groups * m; groups may be empty). masked: group g has room for m rows, of which the first
+    `counts[g]` are there. Rows of C that belong to no group are left as they were. `flops` counts m rows for every
+    group.
     `scales`: how float8 operands are scaled: one per tensor, or per 1x128 of A and 128x128 of B (DeepSeek-V3,
-    arXiv:2412.19437 section 3.3.2).
+    arXiv:2412.19437 section 3.3.2). The scales are float32 operands, to multiply with: `a_scale` [1] and `b_scale` [1]
+    per tensor; per block a_scale [ceil(k / 128), rows of A] (rows innermost: a tile of rows reads 16 bytes and more at
+    once) and b_scale [groups, ceil(n / 128), ceil(k / 128)], without the first dimension for a single B.
     """
 
     op: ClassVar[str] = "gemm"
@@ -80,6 +87,8 @@ class GemmWorkload(Workload):
             raise InvalidField("groups", "cannot be combined with batch > 1")
         if self.scales != "none" and "float8_e4m3" not in (self.dtype_a, self.dtype_b):
             raise InvalidField("scales", "only float8_e4m3 operands carry scales")
+        if self.scales == "block" and self.batch > 1:
+            raise InvalidField("scales", "block scales cannot be combined with batch > 1")
         try:
             check_addressable(self)
         except InvalidField as fault:  # an operand or the work as a whole: the extent to cut is the largest one
@@ -109,9 +118,25 @@ class GemmWorkload(Workload):
         if self.groups > 1:
             a = (self.k, self.groups * self.m) if self.trans_a else (self.groups * self.m, self.k)
         operands = [_operand("a", (*lead_a, *a), self.dtype_a), _operand("b", (*lead_b, *b), self.dtype_b)]
+        operands += self._scale_operands()
         if self.epilogue != "none":
             operands.append(_operand("bias", (self.n,), self.dtype_out))
+        if self.grouping != "none":
+            name = "offsets" if self.grouping == "contiguous" else "counts"
+            operands.append(Operand(name, (self.groups,), "int32", 4))
         return tuple(operands)
+
+    def _scale_operands(self) -> list[Operand]:
+        if self.scales == "none":
+            return []
+        if self.scales == "tensor":
+            return [_operand("a_scale", (1,), "float32"), _operand("b_scale", (1,), "float32")]
+        blocks_n, blocks_k = (-(-extent // SCALE_BLOCK) for extent in (self.n, self.k))
+        lead = (self.groups,) if self.groups > 1 else ()
+        return [
+            _operand("a_scale", (blocks_k, self.groups * self.m), "float32"),
+            _operand("b_scale", (*lead, blocks_n, blocks_k), "float32"),
+        ]
 
     def outputs(self) -> tuple[Operand, ...]:
         lead = (self.batch,) if self.batch > 1 else ()

@@ -12,6 +12,9 @@ from search_space.sketch import Refusal, Sketch, Space
 from search_space.target import Target
 from search_space.workload import Workload
 
+# Fields whose refusal says that a sketch is for other workloads or devices altogether.
+_MADE_FOR_OTHERS = ("op", "target.arch", "dtype_a", "groups")
+
 
 @functools.cache
 def all_sketches() -> dict[str, Sketch]:
@@ -65,8 +68,10 @@ def check_supported(workload: Workload, target: Target) -> None:
         raise InvalidField(_largest_extent(workload), message)
     reasons = refusals(workload, target)
     if reasons:
-        # Every sketch refuses: the refusal that most sketches share is the one a user can act on.
-        first = max(reasons, key=lambda r: sum(r.field == other.field for other in reasons))
+        # Every sketch refuses. One made for other types or cards says less than one that only minds the rest; among
+        # equals the refusal that most sketches share is the one a user can act on.
+        closest = [r for r in reasons if r.field not in _MADE_FOR_OTHERS] or list(reasons)
+        first = max(closest, key=lambda r: sum(r.field == other.field for other in closest))
         raise InvalidField(first.field, first.reason, first.allowed)
 
 

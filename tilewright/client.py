@@ -83,6 +83,10 @@ class Client:
         """`action`: cancel, pause or resume."""
         return self._json(self._send("POST", f"/v1/jobs/{job_id}/{action}"))
 
+    def remove_job(self, job_id: str, winners: str = "keep", records: str = "remove") -> JsonObject:
+        """DELETE /v1/jobs/{id}: what of an ended job is kept or removed; ApiError 409 for one that has not ended."""
+        return self._json(self._send("DELETE", f"/v1/jobs/{job_id}", params={"winners": winners, "records": records}))
+
     def best(self, workload: Mapping[str, object], **params: object) -> JsonObject:
         """GET /v1/schedules/best; ApiError with code "untuned" (404) where there is none."""
         return self.get("/v1/schedules/best", {**_query(workload), **_query(params)})

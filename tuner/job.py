@@ -11,6 +11,7 @@ from search_space.workload import Workload, parse_workload
 
 MAX_TASKS = 4096
 MAX_TRIALS = 1_000_000
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
 PRESETS = ("quick", "standard", "thorough")
 
 
@@ -37,7 +38,8 @@ class StopReason(StrEnum):
 S = JobState
 TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     S.QUEUED: frozenset({S.RUNNING, S.PAUSED, S.CANCELLED, S.FAILED}),
-    S.RUNNING: frozenset({S.COMPLETED, S.FAILED, S.PAUSED, S.CANCELLED, S.INTERRUPTED}),
+    # Back to queued: its slice of the runner's time is over, and another job's turn has come.
+    S.RUNNING: frozenset({S.COMPLETED, S.FAILED, S.PAUSED, S.CANCELLED, S.INTERRUPTED, S.QUEUED}),
     S.PAUSED: frozenset({S.QUEUED, S.CANCELLED}),
     S.INTERRUPTED: frozenset({S.RUNNING, S.QUEUED, S.PAUSED, S.CANCELLED, S.FAILED}),
     S.COMPLETED: frozenset(),
@@ -45,6 +47,11 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     S.CANCELLED: frozenset(),
 }
 FINAL = frozenset(s for s, after in TRANSITIONS.items() if not after)
+
+
+_KNOWN = frozenset(
+    {"name", "target", "tasks", "workload", "max_trials", "max_seconds", "preset", "seed", "priority", "weight"}
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,8 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A validated request. `max_seconds` counts from the first claim; None means no limit."""
+    """A validated request. `max_seconds` counts from the first claim; None means no limit. Of jobs of one `priority`
+    each gets runner time in proportion to its `weight`."""
 
     tasks: tuple[TaskSpec, ...]
     target: TargetQuery = field(default_factory=TargetQuery)
@@ -65,14 +73,14 @@ class JobSpec:
     preset: str = "standard"
     seed: int = 0
     priority: int = 0
+    weight: float = 1.0
 
     @staticmethod
     def from_json(data: object) -> "JobSpec":
         """The body of POST /v1/jobs; InvalidField with the dotted path of the field otherwise."""
         if not isinstance(data, Mapping):
             raise InvalidField("", "the body must be an object")
-        known = {"name", "target", "tasks", "workload", "max_trials", "max_seconds", "preset", "seed", "priority"}
-        fields.only(data, frozenset(known))
+        fields.only(data, _KNOWN)
         name = data.get("name", "")
         if not isinstance(name, str) or len(name) > 200:
             raise InvalidField("name", "must be a string of at most 200 characters")
@@ -88,10 +96,11 @@ class JobSpec:
             preset=fields.choice(data, "preset", PRESETS, "standard"),
             seed=fields.integer(data, "seed", 0, low=0, high=fields.INT64_MAX),
             priority=fields.integer(data, "priority", 0, low=-100, high=100),
+            weight=_weight(data),
         )
 
     def to_json(self) -> dict[str, object]:
-        return {
+        out: dict[str, object] = {
             "name": self.name,
             "target": self.target.to_json(),
             "tasks": [{"workload": t.workload.to_json(), "weight": t.weight} for t in self.tasks],
@@ -101,6 +110,15 @@ class JobSpec:
             "seed": self.seed,
             "priority": self.priority,
         }
+        # Left out where it says nothing: a job that was stored before there were weights keeps its digest.
+        return out if self.weight == 1.0 else {**out, "weight": self.weight}
+
+
+def _weight(data: Mapping[str, object]) -> float:
+    weight = fields.number(data, "weight", 1.0, low=MIN_WEIGHT)
+    if weight is None or weight > MAX_WEIGHT:
+        raise InvalidField("weight", f"must be at most {MAX_WEIGHT:g}, got {weight}")
+    return weight
 
 
 def _tasks(data: Mapping[str, object]) -> tuple[TaskSpec, ...]:

@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 from search_space.candidate import Candidate
 from search_space.target import Target, TargetQuery
 from search_space.workload import Workload
+from tuner.access import KeyView, Owner
 from tuner.best import BestConfig
 from tuner.job import JobSpec, JobState, StopReason
 from tuner.outcome import Outcome
@@ -48,6 +49,8 @@ class JobView:
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     elapsed_s: float = 0.0
     last_event: int = 0  # sequence of the newest event of the job, read in the same transaction
+    key_id: str | None = None  # whose it is: the API key that submitted it
+    pruned_at: float | None = None  # when its records were removed by retention
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,24 @@ class StoreCounts:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """What is kept of a job that is removed: schedules that lookups serve, and the records it measured."""
+
+    winners: bool = True
+    records: bool = False
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What went with a job. `deleted`: the job itself too; otherwise it stays for the sake of what was kept."""
+
+    job_id: str
+    deleted: bool
+    trials: int
+    schedules: int
+
+
+@dataclass(frozen=True)
 class Page(Generic[T]):
     items: Sequence[T]
     next_cursor: str | None
@@ -161,8 +182,11 @@ class ServiceStore(Protocol):
     Raises NotFound, Conflict and BadCursor as named. Job states change only along `tuner.job.TRANSITIONS`.
     """
 
-    def create_job(self, spec: JobSpec, idempotency_key: str | None, now: float) -> tuple[JobView, bool]:
-        """(job, created). The same key with the same spec returns the first job; with another spec Conflict."""
+    def create_job(
+        self, spec: JobSpec, idempotency_key: str | None, now: float, owner: Owner | None = None
+    ) -> tuple[JobView, bool]:
+        """(job, created). The same key with the same spec returns the first job; with another spec Conflict.
+        LimitReached where the owner's open jobs leave no room for it."""
 
     def job(self, job_id: str) -> JobView: ...
 
@@ -178,6 +202,12 @@ class ServiceStore(Protocol):
     def pause(self, job_id: str, now: float) -> JobView: ...
 
     def resume(self, job_id: str, now: float) -> JobView: ...
+
+    def remove_job(self, job_id: str, keep: Keep, now: float) -> Removed:
+        """Conflict for a job that has not ended."""
+
+    def prune(self, before: float, keep: Keep, limit: int, now: float) -> Sequence[Removed]:
+        """Remove up to `limit` jobs that ended before that time, the oldest first, each in a transaction of its own."""
 
     def trials(
         self,
@@ -219,6 +249,12 @@ class ServiceStore(Protocol):
     def devices(self, now: float) -> Sequence[DeviceView]: ...
 
     def counts(self) -> StoreCounts: ...
+
+    def find_key(self, key: str) -> KeyView | None:
+        """What is known of a presented API key; None for one that was never made, or was revoked."""
+
+    def key(self, key_id: str) -> KeyView | None:
+        """The same by the key's id."""
 
     def ping(self) -> None:
         """Raises when the database cannot be reached or its schema is not the expected one."""

@@ -1,7 +1,8 @@
 """The tensors a workload is checked and timed on: two recipes, both decided by the workload's key alone.
 
 "random" is what users' data looks like to first order. "adversarial" is built to separate right kernels from fast ones:
-for GEMM partial sums that grow large and cancel, which an accumulator of the input type cannot hold; for attention
+for GEMM partial sums that grow large and cancel, which an accumulator of the input type cannot hold, and groups of
+unequal size, some empty; for attention
 large logits (naive softmax overflows), a constant sign of V (a 16-bit accumulator stalls), and, where the mask allows,
 rows that see nothing.
 """
@@ -61,7 +62,34 @@ def _normal(shape: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
 
 
 def _gemm_random(workload: GemmWorkload, rng: torch.Generator) -> dict[str, torch.Tensor]:
-    return {o.name: _uniform(o.shape, rng, -1.0, 1.0) for o in workload.inputs()}
+    """Groups have m rows each, as `flops` counts them."""
+    values = {o.name: _uniform(o.shape, rng, -1.0, 1.0) for o in workload.inputs() if o.name in ("a", "b", "bias")}
+    size = torch.full((workload.groups,), workload.m, device=rng.device)
+    return values | _scales(workload, rng) | _group_operand(workload, size)
+
+
+def _scales(workload: GemmWorkload, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """Positive, over two octaves; a wrong block is off by a factor."""
+    names = ("a_scale", "b_scale")
+    return {o.name: torch.exp2(_uniform(o.shape, rng, -1.0, 1.0)) for o in workload.inputs() if o.name in names}
+
+
+def _group_operand(workload: GemmWorkload, sizes: torch.Tensor) -> dict[str, torch.Tensor]:
+    if workload.grouping == "none":
+        return {}
+    if workload.grouping == "contiguous":
+        return {"offsets": sizes.cumsum(0)}
+    return {"counts": sizes}
+
+
+def _uneven(workload: GemmWorkload, rng: torch.Generator) -> torch.Tensor:
+    """Sizes [groups] of all kinds: most between 0 and m, every third none; contiguous ones may then be over m, with
+    rows left over behind the last."""
+    sizes = torch.randint(0, workload.m + 1, (workload.groups,), generator=rng, device=rng.device)
+    sizes[::3] = 0
+    if workload.grouping == "contiguous":
+        sizes[1] += workload.m - 1  # the first group's share, but one row
+    return sizes
 
 
 def _gemm_cancelling(workload: GemmWorkload, rng: torch.Generator) -> dict[str, torch.Tensor]:
@@ -81,7 +109,7 @@ def _gemm_cancelling(workload: GemmWorkload, rng: torch.Generator) -> dict[str, 
     values = {"a": a, "b": b}
     if "bias" in shapes:
         values["bias"] = _uniform(shapes["bias"], rng, -1.0, 1.0)
-    return values
+    return values | _scales(workload, rng) | _group_operand(workload, _uneven(workload, rng))
 
 
 def _attention_random(workload: AttentionWorkload, rng: torch.Generator) -> dict[str, torch.Tensor]:

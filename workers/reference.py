@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from search_space.attention import AttentionWorkload
-from search_space.gemm import GemmWorkload
+from search_space.gemm import SCALE_BLOCK, GemmWorkload
 from search_space.workload import Workload
 
 _BLOCK_ELEMENTS = 1 << 23  # of one float64 block: 64 MiB
@@ -20,7 +20,8 @@ _BLOCK_ELEMENTS = 1 << 23  # of one float64 block: 64 MiB
 
 @dataclass(frozen=True)
 class Reference:
-    """`outputs`: name -> float64 tensor. `magnitudes`: name -> term -> float32 tensor of the output's shape.
+    """`outputs`: name -> float64 tensor, NaN where nothing has to be written (rows of no group of a grouped GEMM).
+    `magnitudes`: name -> term -> float32 tensor of the output's shape.
 
     GEMM has the term "sums": |A| |B| + |bias|. Attention's output has "values": P |V|, and "scores": by how much it
     moves when each score s_j moves by u * scale * |q| |k_j|, which is the square root of (sum_j P_j sigma_j^2)(variance
@@ -33,8 +34,8 @@ class Reference:
 
 def reference(workload: Workload, inputs: Mapping[str, torch.Tensor]) -> Reference:
     """ValueError for a workload that has no reference."""
-    if isinstance(workload, GemmWorkload) and workload.groups == 1 and workload.scales == "none":
-        return _gemm(workload, inputs)
+    if isinstance(workload, GemmWorkload):
+        return _grouped(workload, inputs) if workload.groups > 1 else _gemm(workload, inputs)
     if isinstance(workload, AttentionWorkload) and workload.pass_ == "forward" and workload.kv_layout == "dense":
         return _attention(workload, inputs)
     raise ValueError(f"no reference for {workload.to_json()}")
@@ -60,24 +61,78 @@ def _gemm(workload: GemmWorkload, inputs: Mapping[str, torch.Tensor]) -> Referen
     a, b = inputs["a"], inputs["b"]
     a = (a.transpose(-1, -2) if workload.trans_a else a).reshape(workload.batch, workload.m, workload.k)
     b = (b.transpose(-1, -2) if workload.trans_b else b).reshape(workload.batch, workload.k, workload.n)
-    bias = inputs.get("bias")
     out = torch.empty(workload.batch, workload.m, workload.n, dtype=torch.float64, device=a.device)
     sums = torch.empty_like(out, dtype=torch.float32)
-    columns = max(1, min(workload.n, _BLOCK_ELEMENTS // workload.k))
-    rows = max(1, min(workload.m, _BLOCK_ELEMENTS // max(workload.k, columns)))
+    scales = (inputs.get("a_scale"), inputs.get("b_scale"))
     for i in range(workload.batch):
-        for n in range(0, workload.n, columns):
-            right = b[i, :, n : n + columns].double()
-            right_abs = right.abs().float()
-            add = bias[n : n + columns].double() if bias is not None else right.new_zeros(())
-            for m in range(0, workload.m, rows):
-                left = a[i, m : m + rows].double()
-                block = (i, slice(m, m + rows), slice(n, n + columns))
-                out[block] = left @ right + add
-                sums[block] = left.abs().float() @ right_abs + add.abs()
+        _product(a[i], b[i], scales, inputs.get("bias"), out[i], sums[i])
     shape = workload.outputs()[0].shape
     result = _ACTIVATIONS[workload.epilogue](out)
     return Reference({"c": result.reshape(shape)}, {"c": {"sums": sums.reshape(shape)}})
+
+
+def _grouped(workload: GemmWorkload, inputs: Mapping[str, torch.Tensor]) -> Reference:
+    """Row ranges of the groups as the workload's docstring says; other rows are NaN, with magnitude 0."""
+    a = inputs["a"].transpose(-1, -2) if workload.trans_a else inputs["a"]
+    b = inputs["b"].transpose(-1, -2) if workload.trans_b else inputs["b"]
+    a_scale, b_scale = inputs.get("a_scale"), inputs.get("b_scale")
+    out = torch.full((workload.groups * workload.m, workload.n), math.nan, dtype=torch.float64, device=a.device)
+    sums = torch.zeros_like(out, dtype=torch.float32)
+    for g, (begin, end) in enumerate(group_rows(workload, inputs)):
+        at = slice(begin, end)
+        block = workload.scales == "block"
+        scales = (
+            a_scale[:, at] if a_scale is not None and block else a_scale,
+            b_scale[g] if b_scale is not None and block else b_scale,
+        )
+        _product(a[at], b[g], scales, inputs.get("bias"), out[at], sums[at])
+    result = _ACTIVATIONS[workload.epilogue](out)
+    return Reference({"c": result}, {"c": {"sums": sums}})
+
+
+def group_rows(workload: GemmWorkload, inputs: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]:
+    """[first row, one behind the last) of A and C of each group."""
+    if workload.grouping == "contiguous":
+        ends = [int(x) for x in inputs["offsets"].tolist()]
+        return list(zip([0, *ends[:-1]], ends, strict=True))
+    counts = inputs["counts"].tolist()
+    return [(g * workload.m, g * workload.m + int(count)) for g, count in enumerate(counts)]
+
+
+def _product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scales: tuple[torch.Tensor | None, torch.Tensor | None],
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    sums: torch.Tensor,
+) -> None:
+    """Into out [m, n] and sums [m, n]: A [m, k] B [k, n] + bias, and its magnitudes. The scales as the workload has
+    them, [1] or by blocks of 128."""
+    (m, k), n = a.shape, b.shape[1]
+    columns = max(1, min(n, _BLOCK_ELEMENTS // k))
+    rows = max(1, min(m, _BLOCK_ELEMENTS // max(k, columns)))
+    left_scale, right_scale = (None if s is None else s.double() for s in scales)
+    for j in range(0, n, columns):
+        right = b[:, j : j + columns].double()
+        if right_scale is not None:
+            right *= _spread(right_scale.T, k, n)[:, j : j + columns] if right_scale.ndim > 1 else right_scale
+        right_abs = right.abs().float()
+        add = bias[j : j + columns].double() if bias is not None else right.new_zeros(())
+        for i in range(0, m, rows):
+            left = a[i : i + rows].double()
+            if left_scale is not None:
+                scale = left_scale if left_scale.ndim == 1 else left_scale[:, i : i + rows].T
+                left *= scale if scale.ndim == 1 else scale.repeat_interleave(SCALE_BLOCK, 1)[:, :k]
+            block = (slice(i, i + rows), slice(j, j + columns))
+            out[block] = left @ right + add
+            sums[block] = left.abs().float() @ right_abs + add.abs()
+
+
+def _spread(blocks: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Every element its block's value: [ceil(rows / 128), ceil(columns / 128)] -> [rows, columns]."""
+    spread = blocks.repeat_interleave(SCALE_BLOCK, 0)[:rows]
+    return spread.repeat_interleave(SCALE_BLOCK, 1)[:, :columns]
 
 
 # --- attention ---

@@ -10,7 +10,7 @@ from torch.nn.attention.bias import causal_lower_right
 from search_space.attention import AttentionWorkload
 from search_space.gemm import GemmWorkload
 from search_space.workload import Workload
-from workers import vendor_cpu
+from workers import vendor_cpu, vendor_gemm_cuda
 from workers.reference import visible_mask
 
 Call = Callable[[], Any]
@@ -30,6 +30,8 @@ def vendor_kernels(workload: Workload) -> dict[str, Bind]:
     no kernel at all."""
     if isinstance(workload, GemmWorkload):
         w = workload
+        if special := vendor_gemm_cuda.special_kernels(w):
+            return special
         return {"cublas": lambda inputs, outputs: vendor_cpu.vendor_call(w, inputs, outputs)}
     if isinstance(workload, AttentionWorkload):
         if workload.pass_ != "forward" or workload.kv_layout != "dense" or workload.softcap:

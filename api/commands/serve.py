@@ -31,6 +31,9 @@ def serve(
     cores: Annotated[int | None, typer.Option(min=1, help="CPU cores the workers own")] = None,
     lease_s: Annotated[float, typer.Option(min=1.0, help="seconds after which a silent runner's job is free")] = 10.0,
     jobs: Annotated[int, typer.Option(min=1, help="jobs that the runner works on at a time")] = 1,
+    keep_days: Annotated[
+        float | None, typer.Option(min=0.01, help="remove jobs that ended longer ago, but for their winners")
+    ] = None,
     runner: Annotated[bool, typer.Option("--runner/--no-runner", help="start a runner beside the HTTP service")] = True,
 ) -> None:
     """Serve the API and the dashboard, and run the jobs."""
@@ -40,18 +43,23 @@ def serve(
         choice = MeasurerChoice.parse(measurer)
         path = key_file or default_key_file()
         keys = read_keys(path.read_text(encoding="utf-8")) if path is not None else ()
-        check_binding(host, keys)
-    except (ValueError, OSError, BindingRefused) as fault:
+    except (ValueError, OSError) as fault:
         fail(str(fault), BAD_ARGUMENTS)
     url = db or default_database_url()
     store = open_database(url, migrate=True)
+    keyed = bool(keys) or store.has_keys()
+    try:
+        check_binding(host, keyed)
+    except BindingRefused as fault:
+        store.close()
+        fail(str(fault), BAD_ARGUMENTS)
     child = RunnerProcess(url, choice.text, ray, cores, lease_s, jobs) if runner else None
     try:
         if child is not None:
             child.start()
         log.info("dashboard at http://%s:%d/ (database %s, process %d)", host, port, _shown(url), os.getpid())
         uvicorn.run(
-            create_app(store, build_api_settings(keys)),
+            create_app(store, build_api_settings(keys, keyed=keyed, keep_days=keep_days)),
             host=host,
             port=port,
             log_level="warning",

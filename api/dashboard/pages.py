@@ -63,7 +63,7 @@ def _jobs_context(svc: Service, state: JobState | None, cursor: str | None) -> d
         "states": [s.value for s in JobState],
         "devices": [dataclasses.asdict(d) for d in svc.store.devices(svc.settings.now())],
         "now": _now(svc),
-        "signed": bool(svc.settings.keys),
+        "signed": svc.settings.is_keyed,
     }
 
 
@@ -91,7 +91,7 @@ def _job_context(svc: Service, view: JobView) -> dict[str, Any]:
         "can_resume": view.state is JobState.PAUSED,
         "devices_alive": any(d.alive and d.healthy for d in devices),
         "now": _now(svc),
-        "signed": bool(svc.settings.keys),
+        "signed": svc.settings.is_keyed,
     }
 
 

@@ -6,8 +6,8 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from api.auth import COOKIE, new_session, opens
-from api.errors import BodyTooLarge
+from api.auth import COOKIE
+from api.errors import BodyTooLarge, KeyRefused
 from api.service import Svc
 
 Renderer = Callable[..., HTMLResponse]
@@ -26,12 +26,14 @@ def install(app: FastAPI, page: Renderer) -> None:
         fields = parse_qs((await _read(request)).decode("utf-8", "replace"))
         key, target = fields.get("key", [""])[0].strip(), _local(fields.get("next", ["/"])[0])
         settings = svc.settings
-        if not opens(key, settings.keys):
+        try:
+            principal = await svc.ring.open(key)
+        except KeyRefused:
             return page("login.html", 401, next=target, refused=True)
         response = RedirectResponse(target, 303)
         response.set_cookie(
             COOKIE,
-            new_session(key, settings.now(), settings.session_s),
+            svc.ring.new_session(principal, settings.session_s),
             max_age=int(settings.session_s),
             httponly=True,
             samesite="strict",

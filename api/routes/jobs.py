@@ -1,17 +1,19 @@
 """Submitting, listing and steering jobs."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Header, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 
 from api import examples, present, schemas, waiting
 from api.admission import admit
+from api.errors import ScopeRefused
 from api.openapi import json_body, problem_responses
 from api.routes.parameters import Cursor, JobId, Limit
-from api.service import OnlyQuery, Service, Svc
+from api.service import Needs, OnlyQuery, Service, Svc, Who
 from api.strict_json import Body, parse
+from tuner.access import Owner, Scope
 from tuner.job import JobSpec, JobState
-from tuner.views import JobView
+from tuner.views import JobView, Keep
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -26,6 +28,17 @@ IdempotencyKey = Annotated[
 ]
 
 
+KeepOrRemove = Annotated[Literal["keep", "remove"], Query(description="what becomes of them")]
+
+
+def may_steer(svc: Svc, who: Who, job_id: JobId) -> None:
+    """ScopeRefused unless the key is an admin's, or submitted this job itself."""
+    if who.scope.allows(Scope.ADMIN):
+        return
+    if not who.scope.allows(Scope.SUBMIT) or svc.store.job(job_id).key_id != who.key_id:
+        raise ScopeRefused("only the key that submitted a job, or an admin's, may steer it", needs=Scope.ADMIN)
+
+
 @router.post(
     "",
     status_code=201,
@@ -34,16 +47,16 @@ IdempotencyKey = Annotated[
         409, 413, 415, own={200: {"model": schemas.Job, "description": "The job made when this key was first sent"}}
     ),
     openapi_extra=json_body("JobRequest", tasks=examples.JOB_REQUEST, single=examples.SINGLE_JOB_REQUEST),
-    dependencies=[Depends(OnlyQuery())],
+    dependencies=[Depends(OnlyQuery()), Depends(Needs(Scope.SUBMIT))],
 )
-def submit(svc: Svc, raw: Body, response: Response, idempotency_key: IdempotencyKey = None) -> schemas.Job:
+def submit(svc: Svc, who: Who, raw: Body, response: Response, idempotency_key: IdempotencyKey = None) -> schemas.Job:
     """Submit a job. What no known device can do is refused here, with the field named."""
     body = parse(raw, svc.settings.max_json_depth)
     spec = JobSpec.from_json(body)
     assert isinstance(body, dict)
     now = svc.settings.now()
     admit(spec, body, svc.store.devices(now), svc.settings)
-    job, created = svc.store.create_job(spec, idempotency_key, now)
+    job, created = svc.store.create_job(spec, idempotency_key, now, Owner(who.key_id, who.limits))
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return _shown(svc, job)
@@ -71,11 +84,26 @@ def job(svc: Svc, job_id: JobId) -> schemas.Job:
     return _shown(svc, svc.store.job(job_id))
 
 
+@router.delete(
+    "/{job_id}",
+    response_model=schemas.RemovedJob,
+    responses=problem_responses(404, 409),
+    dependencies=[Depends(OnlyQuery("winners", "records")), Depends(may_steer)],
+)
+def remove(
+    svc: Svc, job_id: JobId, winners: KeepOrRemove = "keep", records: KeepOrRemove = "remove"
+) -> schemas.RemovedJob:
+    """Remove a job that has ended. Schedules that lookups serve stay unless `winners=remove`, and their job as a shell;
+    what it measured goes unless `records=keep`; its events go in any case."""
+    gone = svc.store.remove_job(job_id, Keep(winners == "keep", records == "keep"), svc.settings.now())
+    return schemas.RemovedJob(id=gone.job_id, deleted=gone.deleted, trials=gone.trials, schedules=gone.schedules)
+
+
 @router.post(
     "/{job_id}/cancel",
     response_model=schemas.Job,
     responses=problem_responses(404, 409),
-    dependencies=[Depends(OnlyQuery())],
+    dependencies=[Depends(OnlyQuery()), Depends(may_steer)],
 )
 def cancel(svc: Svc, job_id: JobId) -> schemas.Job:
     """Stop a job for good; what it measured stays. Cancelling twice is no error; a completed or failed job is 409."""
@@ -86,7 +114,7 @@ def cancel(svc: Svc, job_id: JobId) -> schemas.Job:
     "/{job_id}/pause",
     response_model=schemas.Job,
     responses=problem_responses(404, 409),
-    dependencies=[Depends(OnlyQuery())],
+    dependencies=[Depends(OnlyQuery()), Depends(may_steer)],
 )
 def pause(svc: Svc, job_id: JobId) -> schemas.Job:
     """Give the device back until the job is resumed."""
@@ -97,7 +125,7 @@ def pause(svc: Svc, job_id: JobId) -> schemas.Job:
     "/{job_id}/resume",
     response_model=schemas.Job,
     responses=problem_responses(404, 409),
-    dependencies=[Depends(OnlyQuery())],
+    dependencies=[Depends(OnlyQuery()), Depends(may_steer)],
 )
 def resume(svc: Svc, job_id: JobId) -> schemas.Job:
     """Put a paused job back into the queue."""

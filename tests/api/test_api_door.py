@@ -1,12 +1,15 @@
 """Keys, sessions, hosts, origins and the headers of every answer."""
 
+import asyncio
+
 import pytest
 from api_world import KEY, new_client
 from fastapi.testclient import TestClient
+from starlette.datastructures import Headers
 from store_nouns import FakeClock
 
-from api.auth import COOKIE, check_binding, is_loopback, new_session, read_keys, session_is_valid
-from api.errors import BindingRefused
+from api.auth import BOOTSTRAP, COOKIE, KeyRing, Principal, check_binding, is_loopback, read_keys
+from api.errors import BindingRefused, KeyRefused
 from db.store import SqlStore
 
 GEMM = {"op": "gemm", "m": 4, "n": 8, "k": 16, "dtype": "fp32"}
@@ -66,14 +69,30 @@ def test_signing_in_never_leads_to_another_host(locked: TestClient, target: str)
     assert answer.headers["location"] == "/"
 
 
-def test_a_session_expires_and_cannot_be_stretched() -> None:
-    value = new_session(KEY, now=1000.0, lifetime_s=60.0)
-    assert session_is_valid(value, [KEY], 1059.0)
-    assert not session_is_valid(value, [KEY], 1060.0)
-    assert not session_is_valid(value, ["another-key-of-the-team"], 1001.0)
-    assert not session_is_valid("9999" + value, [KEY], 1001.0)
-    for garbage in ("", ".", "1060", "x.y", "1060.é"):
-        assert not session_is_valid(garbage, [KEY], 0.0)
+def session_opens(ring: KeyRing, value: str) -> bool:
+    headers = Headers({"cookie": f"{COOKIE}={value}"})
+    try:
+        principal = asyncio.run(ring.authenticate(headers))
+    except KeyRefused:
+        return False
+    assert principal == Principal(BOOTSTRAP, by_cookie=True)
+    return True
+
+
+def test_a_session_expires_and_cannot_be_stretched(store: SqlStore, clock: FakeClock) -> None:
+    ring = KeyRing(store, [KEY], clock.now)
+    value = ring.new_session(Principal(BOOTSTRAP), 60.0)
+    clock.at += 59.0
+    assert session_opens(ring, value)
+    assert session_opens(KeyRing(store, [KEY], clock.now), value), "another process of the service takes it too"
+    assert not session_opens(KeyRing(store, ["another-key-of-the-team"], clock.now), value)
+    assert not session_opens(ring, "9" + value)
+    assert not session_opens(ring, value.replace(BOOTSTRAP, "key_0123456789abcdef"))
+    for garbage in ("", ".", "1060", "x.y", "1060.é", "1060.bootstrap."):
+        with pytest.raises(KeyRefused):
+            asyncio.run(ring._session(garbage))
+    clock.at += 1.0
+    assert not session_opens(ring, value)
 
 
 def test_a_forged_cookie_is_refused(locked: TestClient) -> None:
@@ -111,11 +130,11 @@ def test_without_a_key_only_loopback_names_are_answered(store: SqlStore, clock: 
 def test_without_a_key_no_other_address_is_bound() -> None:
     for host in ("127.0.0.1", "localhost", "::1", "[::1]", "127.1.2.3"):
         assert is_loopback(host)
-        check_binding(host, [])
+        check_binding(host, keyed=False)
     for host in ("0.0.0.0", "::", "", "10.0.0.5", "example.org", "127.0.0.1.example.org", "127.0.0.256"):
         with pytest.raises(BindingRefused, match="key file"):
-            check_binding(host, [])
-        check_binding(host, [KEY])
+            check_binding(host, keyed=False)
+        check_binding(host, keyed=True)
 
 
 def test_key_files() -> None:

@@ -1,8 +1,10 @@
-"""The README's tables say what the result files say."""
+"""The pages of results say what the result files say."""
 
-from benchmarks.readme import render
-from benchmarks.result_file import ROOT
+import pytest
+
+from benchmarks.readme import PAGES, updated
 
 
-def test_the_readme_holds_the_tables_of_the_result_files() -> None:
-    assert render() in (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("page", "tables"), PAGES, ids=[page.name for page, _ in PAGES])
+def test_a_page_of_results_holds_what_the_result_files_say(page, tables) -> None:
+    assert updated(page, tables) == page.read_text(encoding="utf-8")

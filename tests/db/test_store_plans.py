@@ -8,6 +8,7 @@ from store_nouns import gemm
 from db.leases import claim_query, expired_query
 from db.lookup import BEST
 from db.records import related_query
+from db.retention import ended_query
 from db.tables import EventRow, MeasurementRow
 from db.trial_views import page_query
 from tuner.outcome import Outcome
@@ -20,6 +21,7 @@ QUERIES = {
     "trials backwards": (lambda: page_query("job_a", None, None, None, 50, True), "uq_trials_job_id_ordinal"),
     "trials of a task": (lambda: page_query("job_a", 5, None, 50, 50), "ix_trials_task"),
     "failures": (lambda: page_query("job_a", None, Outcome.RUN_ERROR, 50, 50), "ix_trials_outcome"),
+    "old jobs": (lambda: ended_query(5.0, 10), "ix_jobs_ended"),
     "related": (lambda: related_query("gemm", "cpu", 100), "ix_measurements_related"),
     "events": (
         lambda: (
@@ -37,22 +39,26 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize("name", QUERIES)
-def test_a_frequent_query_uses_its_index(store, name):
-    query, index = QUERIES[name][0](), QUERIES[name][1]
+def plan_of(store, query) -> str:
+    """The database's plan for the query. On empty tables PostgreSQL would read them whole; what matters is that the
+    index can serve."""
 
     def plan(session: Session) -> str:
         dialect = session.get_bind().dialect
+        sql = str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
         if dialect.name == "sqlite":
-            sql = str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
             return "\n".join(row[3] for row in session.execute(text(f"EXPLAIN QUERY PLAN {sql}")))
-        # On tables that are empty PostgreSQL would read them whole; what matters is that the index can serve.
         session.execute(text("SET LOCAL enable_seqscan = off"))
         session.execute(text("SET LOCAL enable_bitmapscan = off"))
-        sql = str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
         return "\n".join(row[0] for row in session.execute(text(f"EXPLAIN {sql}")))
 
-    found = store._tx.read(plan)
+    return store._tx.read(plan)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_frequent_query_uses_its_index(store, name):
+    query, index = QUERIES[name][0](), QUERIES[name][1]
+    found = plan_of(store, query)
     if "sqlite" in store._tx.engine.dialect.name and index in ("pk_events", "uq_trials_job_id_ordinal"):
         index = f"sqlite_autoindex_{index.split('_')[1]}"  # SQLite names the index of a constraint itself
     assert index in found, found

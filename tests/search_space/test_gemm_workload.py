@@ -80,3 +80,28 @@ def test_counts_and_operands() -> None:
     assert workload.min_bytes() == 4 * (3 * 5 * 9 + 3 * 7 * 9 + 7 + 3 * 5 * 7)
     assert [(o.name, o.shape) for o in workload.inputs()] == [("a", (3, 5, 9)), ("b", (3, 7, 9)), ("bias", (7,))]
     assert [(o.name, o.shape) for o in workload.outputs()] == [("c", (3, 5, 7))]
+
+
+def test_scales_and_groups_are_operands_in_the_order_in_which_an_artifact_takes_them() -> None:
+    fp8 = {"op": "gemm", "m": 5, "n": 130, "k": 300, "dtype": "fp8", "trans_b": True, "epilogue": "bias"}
+    tensor, block = (parse_workload({**fp8, "scales": s}) for s in ("tensor", "block"))
+    assert [o.name for o in tensor.inputs()] == ["a", "b", "a_scale", "b_scale", "bias"]
+    assert [o.shape for o in tensor.inputs()[2:4]] == [(1,), (1,)]
+    assert [(o.shape, o.dtype) for o in block.inputs()[2:4]] == [((3, 5), "float32"), ((2, 3), "float32")]
+    assert block.outputs()[0].dtype == "bfloat16"
+    assert block.min_bytes() == 5 * 300 + 130 * 300 + 4 * (15 + 6) + 2 * 130 + 2 * 5 * 130
+    moe = {"op": "gemm", "m": 6, "n": 10, "k": 8, "dtype": "bf16", "trans_b": True, "groups": 3}
+    for grouping, name in (("contiguous", "offsets"), ("masked", "counts")):
+        w = parse_workload({**moe, "grouping": grouping})
+        assert [(o.name, o.shape) for o in w.inputs()] == [("a", (18, 8)), ("b", (3, 10, 8)), (name, (3,))]
+        assert w.inputs()[2].dtype == "int32"
+        assert w.flops() == 2 * 18 * 10 * 8
+        assert parse_workload(w.to_json()) == w
+    both = parse_workload({**moe, "grouping": "masked", "dtype": "fp8", "scales": "block"})
+    assert [o.shape for o in both.inputs()[2:4]] == [(1, 18), (3, 1, 1)]
+
+
+def test_block_scales_have_no_batch() -> None:
+    data = {"op": "gemm", "m": 5, "n": 7, "k": 9, "dtype": "fp8", "scales": "block", "batch": 2}
+    with pytest.raises(InvalidField, match="scales"):
+        parse_workload(data)

@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from tilewright.runtime import ForeignArtifact
+from tilewright.runtime import ForeignArtifact, cuda_program
 from tilewright.runtime import cuda_driver as cuda
 from tilewright.runtime.cuda import check_arch
 
@@ -34,6 +34,14 @@ def test_a_missing_driver_is_reported() -> None:
             cuda.driver()
     else:
         assert cuda.driver() is cuda.driver()
+
+
+def test_a_pointer_that_a_wide_load_would_fault_on_is_refused_by_its_operand() -> None:
+    argument = {"kind": "pointer", "operand": "b", "align": 16}
+    owner, _ = cuda_program._argument(argument, {}, {"b": 4096})
+    assert owner.value == 4096  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="b: must begin at a multiple of 16 bytes"):
+        cuda_program._argument(argument, {}, {"b": 4098})
 
 
 @pytest.mark.parametrize(

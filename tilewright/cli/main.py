@@ -12,6 +12,7 @@ from rich.console import Console
 from tilewright.cli import show
 from tilewright.cli.connect import AsJson, Db, Key, Url, connect, load_entry
 from tilewright.cli.errors import FAILED, INTERRUPTED, fail, print_json, shown
+from tilewright.cli.jobs import jobs_app
 from tilewright.cli.suites import BadSuite, read_suite
 from tilewright.cli.watch import exit_status, warn_if_waiting
 from tilewright.cli.watch import watch as watch_job
@@ -23,6 +24,7 @@ submit_app = typer.Typer(no_args_is_help=True, help="Submit a job to a server.")
 best_app = typer.Typer(no_args_is_help=True, help="The best schedule known for a shape.")
 app.add_typer(submit_app, name="submit")
 app.add_typer(best_app, name="best")
+app.add_typer(jobs_app, name="jobs")
 
 Target = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 Trials = Annotated[int, typer.Option("--trials", help="distinct candidates to measure, over all tasks")]
@@ -127,19 +129,6 @@ def cancel(job: str, url: Url = None, key: Key = None, db: Db = None, as_json: A
     with connect(url, key, db) as client:
         state = client.act(job, "cancel")
     print_json(state) if as_json else print(state["state"])
-
-
-@app.command()
-@shown
-def jobs(url: Url = None, key: Key = None, db: Db = None, as_json: AsJson = False) -> None:
-    """List the jobs, newest first."""
-    with connect(url, key, db) as client:
-        items = list(client.pages("/v1/jobs", {"limit": 100}))
-    if as_json:
-        print_json(items)
-        return
-    for job in items:
-        print(f"{job['id']}  {job['state']:<11}  {job['trials']['done']:>5}/{job['max_trials']:<5}  {job['name']}")
 
 
 @app.command()

@@ -180,4 +180,4 @@ def _extents(workload: object) -> dict[str, int]:
     """The extents that launch formulas name: every integer of the workload."""
     assert isinstance(workload, dict)
     numbers = {name: int(v) for name, v in workload.items() if isinstance(v, int) and not isinstance(v, bool)}
-    return {"batch": 1, **numbers}
+    return {"batch": 1, "groups": 1, **numbers}

@@ -2,7 +2,8 @@
 
 The description (plain JSON, made by a sketch's `lower`) holds `workspace` (name -> {nbytes, zero}), and `kernels`, a
 list of {symbol, grid, block, cluster, shared_bytes, dependent, arguments, parameters}: `arguments` says what each
-parameter is, `parameters` their order in the cubin. Numbers are formulas of the workload's extents (`formula`).
+parameter is (a pointer may have `align`, in bytes), `parameters` their order in the cubin. Numbers are formulas of the
+workload's extents (`formula`).
 """
 
 import ctypes
@@ -96,6 +97,9 @@ def _argument(
         return number, ctypes.addressof(number)
     address = addresses[argument["operand"]]
     if kind == "pointer":
+        if address % int(argument.get("align", 1)):
+            message = f"{argument['operand']}: must begin at a multiple of {argument['align']} bytes; call .clone()"
+            raise ValueError(message)
         pointer = ctypes.c_uint64(address)
         return pointer, ctypes.addressof(pointer)
     if kind == "tensor_map":

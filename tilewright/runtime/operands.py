@@ -12,7 +12,14 @@ import numpy as np
 
 from tilewright.runtime.artifact import damaged
 
-_NUMPY = {"float64": "f8", "float32": "f4", "float16": "f2", "bfloat16": "u2", "float8_e4m3": "u1"}
+_NUMPY = {
+    "float64": "f8",
+    "float32": "f4",
+    "float16": "f2",
+    "bfloat16": "u2",
+    "float8_e4m3": "u1",
+    "int32": "i4",
+}
 _TORCH = {"float8_e4m3": "float8_e4m3fn"}
 
 

@@ -1,0 +1,1 @@
+"""Up to four rows of A: plain vector loads, float32 multiply-adds, any alignment."""

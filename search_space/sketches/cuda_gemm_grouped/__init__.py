@@ -1,0 +1,1 @@
+"""Grouped GEMM (mixture of experts), contiguous or masked: one B for each group of rows of A."""
