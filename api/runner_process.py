@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 
 log = logging.getLogger("tilewright.serve")
 
@@ -19,7 +20,14 @@ class RunnerProcess:
     """
 
     def __init__(
-        self, db: str, measurer: str, ray: str | None, cores: int | None, lease_s: float, jobs: int = 1
+        self,
+        db: str,
+        measurer: str,
+        ray: str | None,
+        cores: int | None,
+        lease_s: float,
+        jobs: int = 1,
+        peers: Sequence[str] = (),
     ) -> None:
         # The database URL may hold a password: by the environment, not by the argument list that `ps` shows.
         self._environment = {"TILEWRIGHT_DB": db}
@@ -29,6 +37,7 @@ class RunnerProcess:
             self._command += ["--ray", ray]
         if cores is not None:
             self._command += ["--cores", str(cores)]
+        self._command += [word for peer in peers for word in ("--peer", peer)]
         self._stop = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._keep, name="runner-keeper", daemon=True)

@@ -46,7 +46,17 @@ def build_store(url: str, migrate: bool = False) -> SqlStore:
 
 
 def build_measurer(
-    choice: MeasurerChoice, ray_address: str | None = None, cores: int | None = None
+    choice: MeasurerChoice, ray_address: str | None = None, cores: int | None = None, peers: Sequence[str] = ()
+) -> ClosableMeasurer:
+    """`peers`: users' own kernels, module:function. ValueError for one that is not of that form."""
+    from workers.peers import check_spec
+
+    checked = tuple(check_spec(spec) for spec in peers)
+    return _build_measurer(choice, ray_address, cores, checked)
+
+
+def _build_measurer(
+    choice: MeasurerChoice, ray_address: str | None, cores: int | None, peers: tuple[str, ...]
 ) -> ClosableMeasurer:
     from workers.config import MeasurerConfig
     from workers.gpu_host import find_gpus
@@ -64,6 +74,7 @@ def build_measurer(
         temp_parent=temporary,
         address=ray_address,
         cores=cores or 0,
+        peers=peers,
         scenario=choice.scenario,
     )
     for folder in (cache, config.lock_dir):

@@ -6,6 +6,8 @@ random order, so that the ratio does not carry the search's luck.
 """
 
 import argparse
+import datetime
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,6 +45,7 @@ def row(bench: Bench, name: str, fields: Mapping[str, object], trials: int, seed
     library = vendor.name.removeprefix("vendor:")
     return {
         "suite": name,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **workload.to_json(),
         "latency_s": latency,
         "baselines": {library: baseline},
@@ -107,14 +110,17 @@ def run(bench: Bench, options: argparse.Namespace, began: float) -> None:
     environment["roofs"] = None if bench.device.roofs is None else bench.device.roofs.to_json()
     result = ResultFile("h200_search", PROTOCOL, environment, commit=options.commit)
     print(f"ready after {time.monotonic() - began:.1f} s; roofs {environment['roofs']}", flush=True)
-    for name in options.only or CASES:
+    chosen = options.only or list(CASES)
+    if options.keep is not None:
+        keep(result, options.keep, chosen)
+    for name in chosen:
         if options.limit_s is not None and time.monotonic() - began > options.limit_s:
             print(f"{name}: left out, the time is over", flush=True)
             continue
         try:
             done = row(bench, name, CASES[name], options.trials, options.seed)
-        except RuntimeError as fault:
-            print(f"{name}: {fault}", flush=True)
+        except Exception as fault:  # noqa: BLE001  one workload's fault does not end the run; it is told in the file
+            print(f"{name}: {type(fault).__name__}: {fault}", flush=True)
             result.tables.setdefault("failed", {})[name] = str(fault)  # type: ignore[index]
             continue
         result.rows.append(done)
@@ -125,6 +131,16 @@ def run(bench: Bench, options: argparse.Namespace, began: float) -> None:
         result.tables["stability"] = table = stability(bench, options.seed_case, options.trials, options.seeds)
         print("stability", table, flush=True)
     print(result.write(options.out), result.summary)
+
+
+def keep(result: ResultFile, path: Path, chosen: Sequence[str]) -> None:
+    """Rows of an earlier run for workloads that are not searched now. ValueError where it was another environment."""
+    before = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in result.environment.items():
+        if name != "roofs" and before["environment"].get(name) != value:
+            raise ValueError(f"{path}: {name} was {before['environment'].get(name)!r} there and is {value!r} here")
+    result.rows += [row for row in before["rows"] if row["suite"] not in chosen]
+    result.tables.update(before["tables"])
 
 
 def _tell(name: str, done: Mapping[str, object]) -> None:
@@ -169,6 +185,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="searches of the stability table; 0 leaves it out")
     parser.add_argument("--seed-case", default="decode-16", choices=sorted(CASES))
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--keep", type=Path, default=None, help="result file whose other rows are kept")
     parser.add_argument("--commit", default=None, help="the commit measured, where git is not there to say it")
     options = parser.parse_args()
     began = time.monotonic()

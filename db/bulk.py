@@ -42,12 +42,28 @@ class FinishedTrial:
 
 @dataclass(frozen=True)
 class FinishedTask:
-    """`best` with the bytes of its artifact; None where nothing was promoted."""
+    """`best` with the bytes of its artifact, None where nothing was promoted; `baseline` with its name."""
 
     task: Task
     trials: Sequence[FinishedTrial]
     best: tuple[BestConfig, bytes] | None = None
-    stop_reason: StopReason = StopReason.TRIALS
+    stop_reason: StopReason | None = StopReason.TRIALS
+    baseline: tuple[str, Measurement] | None = None
+    schedule_id: str | None = None  # a new one is made up otherwise
+    measured_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a job brings along from where it ran. Times are seconds since the epoch."""
+
+    job_id: str
+    state: JobState
+    stop_reason: StopReason | None
+    error: tuple[str, str] | None
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
 
 
 def add_finished_job(
@@ -57,23 +73,37 @@ def add_finished_job(
     spec: JobSpec,
     finished: Sequence[FinishedTask],
     now: float,
+    origin: Origin | None = None,
 ) -> str:
     """The id of a new completed job. `finished` has one entry a task of `spec`, in order; ValueError where they do
     not belong together, a candidate is there twice in a task, or the trials are more than `max_trials`."""
     _check(spec, finished)
-    job_id = jobs.create(session, spec, None, now)[0].id
+    job_id = jobs.create(session, spec, None, now, job_id=origin.job_id if origin else None)[0].id
     lease = leases.claim(session, _RUNNER, [spec.target.kind], _LEASE_S, now, only=job_id)
     assert lease is not None  # queued a moment ago, by this very transaction
     for leased, item in zip(lease.tasks, finished, strict=True):
         records.bind(session, lease, leased.task_id, item.task)
+        if item.baseline is not None:
+            records.set_baseline(session, lease, leased.task_id, *item.baseline, now)
         _add_trials(session, lease, leased.task_id, item.trials, now)
         if item.best is not None:
             best, blob = item.best
-            schedules.promote(session, artifacts, version, lease, leased.task_id, best, blob, None, now)
-        leases.finish_task(session, lease, leased.task_id, item.stop_reason, now)
-    reason = finished[-1].stop_reason
-    leases.finish_job(session, lease, JobState.COMPLETED, reason, None, now)
+            promoted = schedules.Promoted(best, blob, None, item.schedule_id, item.measured_at)
+            schedules.promote(session, artifacts, version, lease, leased.task_id, promoted, now)
+        if item.stop_reason is not None:
+            leases.finish_task(session, lease, leased.task_id, item.stop_reason, now)
+    _end(session, lease, origin, finished[-1].stop_reason, now)
     return job_id
+
+
+def _end(session: Session, lease: Lease, origin: Origin | None, reason: StopReason | None, now: float) -> None:
+    if origin is None:
+        leases.finish_job(session, lease, JobState.COMPLETED, reason, None, now)
+        return
+    error = None if origin.error is None else ": ".join(origin.error)
+    leases.finish_job(session, lease, origin.state, origin.stop_reason, error, now)
+    job = leases.holding(session, lease)
+    job.created_at, job.started_at, job.finished_at = origin.created_at, origin.started_at, origin.finished_at
 
 
 def _check(spec: JobSpec, finished: Sequence[FinishedTask]) -> None:

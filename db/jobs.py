@@ -21,7 +21,12 @@ S = JobState
 
 
 def create(
-    session: Session, spec: JobSpec, idempotency_key: str | None, now: float, owner: Owner | None = None
+    session: Session,
+    spec: JobSpec,
+    idempotency_key: str | None,
+    now: float,
+    owner: Owner | None = None,
+    job_id: str | None = None,
 ) -> tuple[JobView, bool]:
     """Of two at once with one key the second finds its unique constraint taken, and is run again (`Transactions`).
     LimitReached where the owner has as much open as it may."""
@@ -36,7 +41,7 @@ def create(
     if owner is not None:
         keys.check_room(session, owner, spec.max_trials)
     job = JobRow(
-        id=f"job_{uuid.uuid4().hex[:20]}",
+        id=job_id or f"job_{uuid.uuid4().hex[:20]}",
         spec=text,
         spec_digest=digest(text),
         idempotency_key=key,

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from dataclasses import dataclass
 from typing import Protocol
 
 from sqlalchemy import select
@@ -23,37 +24,47 @@ from tuner.task import Task
 from tuner.views import Conflict, NotFound, ScheduleView
 
 
+@dataclass(frozen=True)
+class Promoted:
+    """A winner with the bytes of its artifact; `schedule_id` and `measured_at` of one that was promoted elsewhere."""
+
+    best: BestConfig
+    artifact: bytes
+    beaten: Candidate | None = None
+    schedule_id: str | None = None
+    measured_at: float | None = None
+
+
 def promote(
     session: Session,
     artifacts: ArtifactStore,
     version: SketchVersion,
     lease: Lease,
     task_id: int,
-    best: BestConfig,
-    artifact: bytes,
-    beaten: Candidate | None,
+    promoted: Promoted,
     now: float,
 ) -> str:
     """Write the schedule, always; make it the one served unless the present one of the same workload and identity is
     faster by its own final. So of two jobs for one shape the faster wins, in whichever order they end (O25). `beaten`
     stood in the very final that this one won: it gives way, whatever a calmer hour once measured for it."""
+    best = promoted.best
     job = working(session, lease)
     task = leased_task(session, job, task_id)
     if task.target is None:
         raise Conflict(f"task {task_id} is not bound to a target: bind it before promoting")
     touch(job, now)
-    artifacts.put(session, best.artifact, artifact, now)
+    artifacts.put(session, best.artifact, promoted.artifact, now)
     present = _current(session, task.workload_key, best.identity.key)
     takes_over = (
         present is None
         or _is_stale(present, version)
         or best.latency_s <= present.latency_s
-        or BestConfig.from_json(json.loads(present.best)).candidate == beaten
+        or BestConfig.from_json(json.loads(present.best)).candidate == promoted.beaten
     )
     if takes_over and present is not None:
         present.is_current = False
         session.flush()  # the unique index allows one current row, also within the transaction
-    row = _new_row(job, task, best, now, takes_over)
+    row = _new_row(job, task, promoted, now, takes_over)
     session.add(row)
     task.best = row.best
     task.schedule_id = row.id
@@ -73,11 +84,12 @@ def _is_stale(row: ScheduleRow, version: SketchVersion) -> bool:
     return version(row.sketch) not in (None, row.sketch_version)
 
 
-def _new_row(job: JobRow, task: TaskRow, best: BestConfig, now: float, is_current: bool) -> ScheduleRow:
+def _new_row(job: JobRow, task: TaskRow, promoted: Promoted, now: float, is_current: bool) -> ScheduleRow:
+    best = promoted.best
     workload = workload_of(task.workload)
     assert task.target is not None
     return ScheduleRow(
-        id=f"sch_{uuid.uuid4().hex[:20]}",
+        id=promoted.schedule_id or f"sch_{uuid.uuid4().hex[:20]}",
         job_id=job.id,
         task_id=task.id,
         workload=task.workload,
@@ -92,7 +104,7 @@ def _new_row(job: JobRow, task: TaskRow, best: BestConfig, now: float, is_curren
         best=canonical(best.to_json()),
         latency_s=best.latency_s,
         artifact=best.artifact,
-        measured_at=now,
+        measured_at=now if promoted.measured_at is None else promoted.measured_at,
         promoted_at=now,
         is_current=is_current,
     )

@@ -7,7 +7,21 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from db import blobs, bulk, jobs, keys, leases, lookup, lookups, records, retention, schedules, trial_views, trials
+from db import (
+    blobs,
+    bulk,
+    jobs,
+    keys,
+    leases,
+    lookup,
+    lookups,
+    records,
+    retention,
+    schedules,
+    travel,
+    trial_views,
+    trials,
+)
 from db import devices as device_rows
 from db import events as job_events
 from db.engine import Transactions
@@ -104,10 +118,9 @@ class SqlStore:
     def promote(
         self, lease: Lease, task_id: int, best: BestConfig, artifact: bytes, beaten: Candidate | None = None
     ) -> str:
+        promoted = schedules.Promoted(best, artifact, beaten)
         return self._tx.write(
-            lambda s: schedules.promote(
-                s, self._artifacts, self._version, lease, task_id, best, artifact, beaten, self._now(s)
-            )
+            lambda s: schedules.promote(s, self._artifacts, self._version, lease, task_id, promoted, self._now(s))
         )
 
     def report(self, lease: Lease, progress: Progress) -> None:
@@ -248,6 +261,20 @@ class SqlStore:
         return self._tx.write(
             lambda s: bulk.add_finished_job(s, self._artifacts, self._version, spec, finished, self._now(s))
         )
+
+    def ended_jobs(self) -> Sequence[str]:
+        """Ids of the jobs that have ended, the oldest first."""
+        return self._tx.read(travel.ended)
+
+    def job_content(self, job_id: str) -> dict[str, object] | None:
+        """All that a job measured and promoted, as JSON, and the artifacts' digests with it; None where there is
+        nothing. NotFound."""
+        return self._tx.read(lambda s: travel.content(s, job_id))
+
+    def add_job_content(self, content: Mapping[str, object], artifacts: Mapping[str, bytes]) -> bool:
+        """Store what `job_content` gave elsewhere; False where the job is here already (nothing changes then). Raises
+        BadContent, which names what is wrong."""
+        return self._tx.write(lambda s: travel.add(s, self._artifacts, self._version, content, artifacts, self._now(s)))
 
     def ping(self) -> None:
         """Raises StoreUnavailable, StoreDamaged or SchemaMismatch. A file that can be read but not written (a full

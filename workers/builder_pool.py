@@ -12,6 +12,7 @@ from tuner.outcome import Outcome
 from workers.build import BuildResult
 from workers.builder import BuildRequest
 from workers.ray_actors import CONTROL
+from workers.remote import Call
 
 
 class BuilderPool:
@@ -92,12 +93,14 @@ class BuildWindow:
         place, actor = self._pool.take()
         self._flying[actor.build.remote(request)] = (job, place, actor)
 
-    def collect(self, timeout_s: float) -> list[tuple[object, BuildResult]]:
-        """The builds that ended; waits up to `timeout_s` for the first. MeasurerUnavailable when the host has left."""
-        if not self._flying:
+    def collect(self, timeout_s: float, unless: Call | None = None) -> list[tuple[object, BuildResult]]:
+        """The builds that ended; waits up to `timeout_s` for the first, or until `unless` is answered.
+        MeasurerUnavailable when the host has left."""
+        awaited = [*self._flying, *([] if unless is None else [unless.reference])]
+        if not awaited:
             return []
-        ready, _ = ray.wait(list(self._flying), num_returns=1, timeout=timeout_s)
-        return [self._take(reference) for reference in ready]
+        ready, _ = ray.wait(awaited, num_returns=1, timeout=timeout_s)
+        return [self._take(reference) for reference in ready if reference in self._flying]
 
     def abort(self, owner: str) -> None:
         self._pool.abort(owner)

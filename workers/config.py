@@ -31,6 +31,7 @@ class MeasurerConfig:
     object_store_bytes: int = 100 << 20
     namespace: str = "tilewright"
     scenario: Scenario | None = None
+    peers: tuple[str, ...] = ()  # users' own kernels, module:function, that finals compare ours with
     gpus: tuple[Gpu, ...] = ()  # of this host, that the user lets us use (a local Ray offers them)
     start_timeout_s: float = 120.0
     call_timeout_s: float = 60.0  # for an answer of an actor that has nothing to compute

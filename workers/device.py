@@ -81,6 +81,11 @@ class Device:
         with self._guard:
             return self._lease.renew(session)
 
+    def wanted(self, session: str) -> bool:
+        """Whether another session waits for what `session` holds; keeps it held."""
+        with self._guard:
+            return not self._lease.renew(session) or self._lease.wanted
+
     def release(self, session: str) -> None:
         with self._guard:
             self._lease.release(session)

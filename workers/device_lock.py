@@ -109,6 +109,12 @@ class DeviceLease:
         self.holder, self._seen = session, now
         return True
 
+    @property
+    def wanted(self) -> bool:
+        """Somebody asked for the device lately and did not get it."""
+        now = self._clock()
+        return any(now - asked <= WAITER_TTL_S for asked in self._queue.values())
+
     def renew(self, session: str) -> bool:
         """False when the session lost the device (it was silent for too long)."""
         if self.holder != session:

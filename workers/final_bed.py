@@ -33,6 +33,7 @@ class OpenTask:
     seed: int
     identity: EnvironmentIdentity
     vendor: Json = field(default_factory=dict)  # how a scripted vendor behaves; empty: really measured
+    peers: tuple[str, ...] = ()  # names of contestants that are users' own kernels
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class RemoteBed:
         self.failures: dict[str, str] = {}
 
     def admit_all(self) -> None:
-        for name in (self._vendor, *self._entrants):
+        for name in (self._vendor, *self._task.peers, *self._entrants):
             told = self._request(name, {"do": "admit"})
             if isinstance(told, str):
                 self.failures[name] = told

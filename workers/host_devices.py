@@ -61,8 +61,10 @@ def _measuring_child(device_id: str, config: MeasurerConfig) -> ChildSpec:
         return ChildSpec("workers.measure_child:scripted_child", memory_limit_bytes=_memory(config))
     environment = _environment(device_id, config)
     if is_gpu(device_id):
-        return ChildSpec("workers.measure_child:cuda_child", {"uuid": device_id}, environment, _memory(config))
-    return ChildSpec("workers.measure_child:cpu_child", {"cores": config.worker_cores}, environment, _memory(config))
+        arguments: dict[str, object] = {"uuid": device_id, "peers": list(config.peers)}
+        return ChildSpec("workers.measure_child:cuda_child", arguments, environment, _memory(config))
+    arguments = {"cores": config.worker_cores, "peers": list(config.peers)}
+    return ChildSpec("workers.measure_child:cpu_child", arguments, environment, _memory(config))
 
 
 def builder_child(config: MeasurerConfig) -> ChildSpec:

@@ -7,14 +7,17 @@ script.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from search_space.registry import all_sketches  # noqa: F401  registers the ops
 from search_space.workload import Workload, parse_workload
+from tuner.outcome import Outcome
+from tuner.peers import PEER_PREFIX
 from tuner.ports import MeasurePolicy
 from workers import bench, self_test
+from workers.peers import PeerKernel
 
 Json = Mapping[str, object]
 Handler = Callable[[Json, bytes], tuple[Json, bytes]]
@@ -55,10 +58,15 @@ class _Opened:
 
 class MeasuringChild:
     def __init__(
-        self, make: Callable[[Workload], Workbench], look: self_test.Look, kept_bytes: Callable[[], int] | None = None
+        self,
+        make: Callable[[Workload], Workbench],
+        look: self_test.Look,
+        kept_bytes: Callable[[], int] | None = None,
+        peers: Sequence[str] = (),
     ) -> None:
         self._make = make
         self._look = look
+        self._peers = frozenset(peers)  # what may be imported, whatever a request says
         self._kept_bytes = kept_bytes or (lambda: KEPT_BYTES)
         self._tasks: OrderedDict[str, _Opened] = OrderedDict()
         self._contestants: dict[str, Any] = {}
@@ -141,11 +149,18 @@ class MeasuringChild:
     def _contestant(self, message: Json, payload: bytes) -> Any:
         name = str(message["name"])
         if name not in self._contestants or message.get("load"):
-            if payload or message["entry"] is not None:
+            if name.startswith(PEER_PREFIX):
+                self._contestants[name] = self._peer(name.removeprefix(PEER_PREFIX))
+            elif payload or message["entry"] is not None:
                 self._contestants[name] = self._current.load(name, payload, _entry(message))
             else:
                 self._contestants[name] = self._current.vendor(_mapping(message["vendor"]))[1]
         return self._contestants[name]
+
+    def _peer(self, spec: str) -> PeerKernel:
+        if spec not in self._peers:
+            raise bench.Rejected(Outcome.BUILD_ERROR, f"{spec} is not a peer that this worker was started with")
+        return PeerKernel(spec, next(reversed(self._tasks.values())).workload)
 
 
 def _entry(message: Json) -> Json | None:
@@ -158,12 +173,18 @@ def _mapping(value: object) -> Json:
     return value
 
 
+def _names(arguments: Json) -> list[str]:
+    peers = arguments.get("peers", [])
+    assert isinstance(peers, list)
+    return [str(p) for p in peers]
+
+
 def cpu_child(arguments: Json) -> MeasuringChild:
     """Entry of the real child on a CPU; `cores` are the ones that the worker owns."""
     from workers.cpu_workbench import CpuWorkbench, prepare_process
 
     prepare_process(int(str(arguments["cores"])))
-    return MeasuringChild(CpuWorkbench, self_test.on_cpu)
+    return MeasuringChild(CpuWorkbench, self_test.on_cpu, peers=_names(arguments))
 
 
 def cuda_child(arguments: Json) -> Handler:
@@ -173,9 +194,10 @@ def cuda_child(arguments: Json) -> Handler:
 
     prepare_process()
     sensors = Sensors(str(arguments["uuid"]))
-    return ending_with_the_context(
-        MeasuringChild(lambda workload: CudaWorkbench(workload, sensors), self_test.on_cuda, kept_bytes)
+    made = MeasuringChild(
+        lambda workload: CudaWorkbench(workload, sensors), self_test.on_cuda, kept_bytes, _names(arguments)
     )
+    return ending_with_the_context(made)
 
 
 def scripted_child(arguments: Json) -> MeasuringChild:

@@ -166,8 +166,10 @@ class RayMeasurer:
             raise MeasurerUnavailable(f"Ray {where} cannot be reached or started: {fault}") from fault
         self._started = True
         if config.gpus and config.scenario is None and config.address is None:
-            # Importing TVM takes seconds: now, not at the first job.
+            # Importing TVM and torch takes seconds: now, not at the first job.
             self._pool(ray.get_runtime_context().get_node_id()).warm("cuda")
+            for gpu in config.gpus:
+                self._remote(gpu.uuid).start("warm_up", False)
 
     def _remote(self, device_id: str) -> RemoteDevice:
         with self._guard:

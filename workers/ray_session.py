@@ -4,7 +4,6 @@ On a GPU the compiler works ahead of the device; on a CPU (`exclusive`) a chunk 
 session holds the device.
 """
 
-import dataclasses
 import queue
 import threading
 import time
@@ -13,25 +12,27 @@ from collections.abc import Callable, Iterator, Sequence
 
 from search_space.candidate import Candidate
 from tuner.best import Contestant, Final
-from tuner.idle import BUILT_AT
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
+from tuner.peers import PEER_PREFIX
 from tuner.ports import DeviceInfo, Measured, MeasurePolicy, MeasurerUnavailable, Trial
 from tuner.task import Task
 from workers.build import BuildResult
-from workers.builder import BuildRequest
 from workers.builder_pool import BuilderPool, BuildWindow
 from workers.config import MeasurerConfig
 from workers.device_probe import identity_under
-from workers.final_bed import Entrant, OpenTask
-from workers.measure_job import MeasureJob, jobs_of
-from workers.remote import Cancelled, DeviceLost, RemoteDevice
+from workers.final_bed import OpenTask
+from workers.orders import Job, Orders, jobs, with_build
+from workers.remote import Call, Cancelled, DeviceLost, RemoteDevice
 from workers.shelf import Shelf
 from workers.stay import DeviceStay
 
 # How many candidates one stay on the device covers; between two stays another session may take it.
 CHUNK = 16
+# Measurements asked for ahead of the one that runs, so that the device does not wait for the next call to arrive.
+AHEAD = 3
 _WAIT_S = 0.5
+_HELD_WAIT_S = 0.05  # how long a device is kept before it is asked whether another session wants it
 _CANCEL_TIMEOUT_S = 8.0
 
 
@@ -49,17 +50,17 @@ class RaySession:
         config: MeasurerConfig,
     ) -> None:
         self._info = device
-        self._task = task
-        self._policy = policy
-        self._scenario = scenario = config.scenario
+        scenario = config.scenario
         self._identity = identity_under(device.identity, policy, scenario)
         vendor = scenario.baseline(task.workload.key).to_json() if scenario else {}
-        self._stay = DeviceStay(remote, OpenTask(task.workload.to_json(), policy, seed, self._identity, vendor))
+        peers = () if scenario else tuple(PEER_PREFIX + spec for spec in config.peers)
+        opened = OpenTask(task.workload.to_json(), policy, seed, self._identity, vendor, peers)
+        self._stay = DeviceStay(remote, opened)
         self._builds = BuildWindow(builders)
         self._shelf = Shelf(config.temp_parent)
         self._exclusive = device.target.kind == "cpu"
-        self._ordinals: dict[str, int] = {}  # candidate key -> its trial's ordinal
-        self._queue: deque[MeasureJob] = deque()
+        self._orders = Orders(task, policy, scenario, self._shelf)
+        self._queue: deque[Job] = deque()
         self._done: queue.SimpleQueue[tuple[int, Measured] | BaseException] = queue.SimpleQueue()
         self._pending = 0
         self._epoch = 0
@@ -68,6 +69,7 @@ class RaySession:
         self._changed = threading.Condition()
         self._at_work = threading.Lock()  # held while this session uses builders or the device
         self._baseline: tuple[str, Measurement] | None = None
+        self._spared = False  # a spare child is ready, as far as is known
         self._thread = threading.Thread(target=self._pump, name=f"measure-{self._stay.session[:8]}", daemon=True)
         self._thread.start()
 
@@ -94,7 +96,7 @@ class RaySession:
     def submit(self, trials: Sequence[Trial], best_latency_s: float | None) -> None:
         with self._changed:
             for t in trials:
-                self._queue.append(MeasureJob(t.candidate, t.ordinal, self._epoch, t, best_latency_s))
+                self._queue.append(Job(t.candidate, t.ordinal, self._epoch, t, best_latency_s))
             self._pending += len(trials)
             self._changed.notify_all()
 
@@ -128,7 +130,7 @@ class RaySession:
             self._stay.take(self._ended(epoch))
             try:
                 failures = self._build_missing(candidates, epoch)
-                entrants = [self._entrant(c, self._ordinals.get(c.key)) for c in candidates if c.key not in failures]
+                entrants = [self._orders.entrant(c) for c in candidates if c.key not in failures]
                 contest, errors, interval = self._stay.final(entrants, vendor)
             except DeviceLost as fault:
                 raise MeasurerUnavailable(f"the measuring actor died during the final: {fault}") from fault
@@ -202,54 +204,75 @@ class RaySession:
         try:
             warm = threading.Thread(target=self._stay.warm_up, args=(True,))
             warm.start()
-            jobs = self._take(CHUNK)
-            built = dict(self._build(jobs, epoch))
+            chunk = self._take(CHUNK)
+            built = dict(self._build(chunk, epoch))
             warm.join()
-            for job in jobs:
+            for job in chunk:
                 self._finish(job, built[job])
         finally:
             self._stay.leave()
 
     def _overlapped_stay(self) -> None:
-        """Measure what is built while the builders work ahead; leave the device when nothing is ready."""
-        held = False
+        """Measure what is built while the builders work ahead. The device is kept while more is to come, unless another
+        session wants it and nothing of ours is ready."""
+        flying: deque[tuple[Job, BuildResult, Call]] = deque()
+        held, started = False, 0
         try:
-            for _ in range(CHUNK):
+            while True:
                 for job in self._take(self._builds.room):
-                    self._builds.submit(job, self._request(job))
-                ready = self._builds.collect(0.0 if held else _WAIT_S)
-                if not ready:
-                    break
-                if not held:
-                    self._stay.take(self._ended(self._epoch))
-                    self._stay.warm_up(False)
-                    held = True
-                for job, result in jobs_of(ready):
-                    self._finish(job, result)
+                    self._builds.submit(job, self._orders.request(job, self._owner(job.epoch)))
+                room = started < CHUNK and len(flying) < AHEAD
+                first = flying[0][2] if flying else None
+                ready = self._builds.collect(_HELD_WAIT_S if held else _WAIT_S, first) if room else []
+                for job, built in jobs(ready):
+                    if not self._worth_measuring(job, built):
+                        continue
+                    if not held:
+                        self._take_device()
+                        held = True
+                    flying.append((job, built, self._start(job, built)))
+                    started += 1
+                if flying and (not ready or not room):
+                    self._land(*flying.popleft())
+                elif not flying and not ready and self._leaves(started):
+                    return
         finally:
             if held:
                 self._stay.leave()
 
-    def _take(self, most: int) -> list[MeasureJob]:
+    def _take_device(self) -> None:
+        self._stay.take(self._ended(self._epoch))
+        if not self._spared:
+            self._stay.warm_up(False)
+            self._spared = True
+
+    def _leaves(self, started: int) -> bool:
+        """Nothing of ours is ready now: whether to give the device back."""
+        return started == 0 or started >= CHUNK or self._builds.in_flight == 0 or self.closed or self._stay.wanted()
+
+    def _land(self, job: Job, built: BuildResult, call: Call) -> None:
+        measurement = self._stay.measured(call, self._ended(job.epoch))
+        self._spared &= measurement.outcome in (Outcome.OK, Outcome.WRONG_ANSWER)  # else its child may be gone
+        self._hand_out(job, built, measurement)
+
+    def _take(self, most: int) -> list[Job]:
         with self._changed:
             return [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
 
-    def _build(self, jobs: Sequence[MeasureJob], epoch: int) -> Iterator[tuple[MeasureJob, BuildResult]]:
+    def _build(self, wanted: Sequence[Job], epoch: int) -> Iterator[tuple[Job, BuildResult]]:
         """All of them, as they end, in the meantime staying on the device."""
-        waiting = deque(jobs)
+        waiting = deque(wanted)
         while waiting or self._builds.in_flight:
             while waiting and self._builds.room > 0:
                 job = waiting.popleft()
-                self._builds.submit(job, self._request(job))
-            yield from jobs_of(self._builds.collect(_WAIT_S))
+                self._builds.submit(job, self._orders.request(job, self._owner(job.epoch)))
+            yield from jobs(self._builds.collect(_WAIT_S))
             self._stay.keep(self._ended(epoch))
 
     def _build_missing(self, candidates: Sequence[Candidate], epoch: int) -> dict[str, str]:
         """Build what this session has no artifact of: candidate key -> error of those that failed."""
         failures: dict[str, str] = {}
-        missing = [
-            MeasureJob(c, self._ordinals.get(c.key), epoch) for c in candidates if self._shelf.digest(c.key) is None
-        ]
+        missing = [self._orders.of(c, epoch) for c in candidates if self._shelf.digest(c.key) is None]
         for job, built in self._build(missing, epoch):
             if built.ok:
                 self._shelf.put(job.candidate, built)
@@ -257,41 +280,29 @@ class RaySession:
                 failures[job.candidate.key] = f"{built.outcome}: {built.error}"
         return failures
 
-    def _finish(self, job: MeasureJob, built: BuildResult) -> None:
+    def _finish(self, job: Job, built: BuildResult) -> None:
         """Measure what was built and hand the result out."""
-        trial = job.trial
-        if trial is None or job.epoch != self._epoch:
-            return
+        if self._worth_measuring(job, built):
+            self._hand_out(job, built, self._stay.measured(self._start(job, built), self._ended(job.epoch)))
+
+    def _worth_measuring(self, job: Job, built: BuildResult) -> bool:
+        """False for what nobody wants any more, and for what was not built: that is handed out as it is."""
+        if job.trial is None or job.epoch != self._epoch:
+            return False
         if not built.ok:
             failed = Measurement(built.outcome, error=built.error, identity=self._identity, build_secs=built.build_secs)
-            self._done.put((job.epoch, Measured(trial, failed)))
-            return
-        digest = self._shelf.put(job.candidate, built)
-        self._ordinals[job.candidate.key] = trial.ordinal
+            self._done.put((job.epoch, Measured(job.trial, failed)))
+        return built.ok
+
+    def _start(self, job: Job, built: BuildResult) -> Call:
+        assert job.trial is not None
+        self._shelf.put(job.candidate, built)
+        self._orders.ordinals[job.candidate.key] = job.trial.ordinal
         best = min((s for s in (job.best_latency_s, self._best_s) if s is not None), default=None)
-        entrant = self._entrant(job.candidate, trial.ordinal)
-        measurement = self._stay.measure(entrant, best, self._ended(job.epoch))
+        return self._stay.start(self._orders.entrant(job.candidate), best)
+
+    def _hand_out(self, job: Job, built: BuildResult, measurement: Measurement) -> None:
+        assert job.trial is not None
         if measurement.outcome is Outcome.OK and measurement.latency_s is not None:
-            self._best_s = min(measurement.latency_s, best or measurement.latency_s)
-        details = {**measurement.observation.details, BUILT_AT: built.ended_at}
-        observation = dataclasses.replace(measurement.observation, details=details)
-        measurement = dataclasses.replace(measurement, build_secs=built.build_secs, observation=observation)
-        self._done.put((job.epoch, Measured(trial, measurement, digest)))
-
-    def _request(self, job: MeasureJob) -> BuildRequest:
-        return BuildRequest(
-            self._task.workload.to_json(),
-            self._task.target.to_json(),
-            job.candidate.to_json(),
-            self._policy.build_timeout_s,
-            self._owner(job.epoch),
-            self._entry(job.candidate, job.ordinal),
-        )
-
-    def _entrant(self, candidate: Candidate, ordinal: int | None) -> Entrant:
-        return Entrant(candidate.key, self._shelf.artifact_of(candidate), self._entry(candidate, ordinal))
-
-    def _entry(self, candidate: Candidate, ordinal: int | None) -> dict[str, object] | None:
-        if self._scenario is None:
-            return None
-        return self._scenario.entry(self._task.workload.key, candidate, ordinal).to_json()
+            self._best_s = min(measurement.latency_s, self._best_s or measurement.latency_s)
+        self._done.put((job.epoch, Measured(job.trial, with_build(measurement, built), built.digest)))

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -23,6 +24,14 @@ class Cancelled(RuntimeError):
     """The session was cancelled while it waited for the device."""
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call on its way to an actor, or there."""
+
+    actor: Any
+    reference: Any
+
+
 class RemoteDevice:
     """One device's actor, remade when it dies. Thread-safe. `make` raises MeasurerUnavailable when the device left."""
 
@@ -40,22 +49,29 @@ class RemoteDevice:
 
     def work(self, method: str, *arguments: object) -> Any:
         """A call that may take as long as its own limits allow. Raises DeviceLost, MeasurerUnavailable."""
+        return self.answer(self.start(method, *arguments))
+
+    def start(self, method: str, *arguments: object) -> Call:
+        """The same without waiting: such calls are done one after another, in this order."""
         actor = self.actor()
-        reference = getattr(actor, method).remote(*arguments)
-        while not ray.wait([reference], timeout=ALIVE_EVERY_S)[0]:
+        return Call(actor, getattr(actor, method).remote(*arguments))
+
+    def answer(self, call: Call) -> Any:
+        """What a started call gave. Raises DeviceLost, MeasurerUnavailable."""
+        while not ray.wait([call.reference], timeout=ALIVE_EVERY_S)[0]:
             self.control("doing")  # raises where nobody is there any more to end the call by its limits
-        return self.answer(actor, reference, self._timeout_s)
+        return self.get(call, self._timeout_s)
 
     def control(self, method: str, *arguments: object, timeout_s: float | None = None) -> Any:
         """A call that is answered at once, even while a measurement runs. Raises DeviceLost, MeasurerUnavailable."""
         actor = self.actor()
         reference = getattr(actor, method).options(concurrency_group=CONTROL).remote(*arguments)
-        return self.answer(actor, reference, timeout_s or self._timeout_s)
+        return self.get(Call(actor, reference), timeout_s or self._timeout_s)
 
-    def ask_info(self) -> tuple[Any, Any]:
-        """(the actor, a reference to what its device is); not waited for."""
+    def ask_info(self) -> Call:
+        """Ask what the device is, without waiting for the answer."""
         actor = self.actor()
-        return actor, actor.info.options(concurrency_group=INFO).remote()
+        return Call(actor, actor.info.options(concurrency_group=INFO).remote())
 
     def acquire(self, session: str, cancelled: Callable[[], bool]) -> None:
         """Wait until the session holds the device. Raises Cancelled, DeviceLost, MeasurerUnavailable."""
@@ -72,15 +88,15 @@ class RemoteDevice:
                 ray.kill(self._actor)
                 self._actor = None
 
-    def answer(self, actor: Any, reference: Any, timeout_s: float) -> Any:
-        """The value behind the reference. Raises DeviceLost, MeasurerUnavailable, or what the call itself raised."""
+    def get(self, call: Call, timeout_s: float) -> Any:
+        """The value of a call. Raises DeviceLost, MeasurerUnavailable, or what the call itself raised."""
         try:
-            return ray.get(reference, timeout=timeout_s)
+            return ray.get(call.reference, timeout=timeout_s)
         except GetTimeoutError as fault:
             message = f"the device's actor did not answer within {timeout_s:g} s: is its host still in the cluster?"
             raise MeasurerUnavailable(message) from fault
         except RayActorError as fault:
-            self._forget(actor)
+            self._forget(call.actor)
             raise DeviceLost(str(fault).splitlines()[0]) from fault
         except RayTaskError as fault:
             raise fault.as_instanceof_cause() from None

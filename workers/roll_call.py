@@ -4,12 +4,11 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import ray
 
 from tuner.ports import DeviceInfo, MeasurerUnavailable
-from workers.remote import DeviceLost, RemoteDevice
+from workers.remote import Call, DeviceLost, RemoteDevice
 
 FIRST_S = 20.0  # how long the first call waits for further devices when one has answered
 ANSWER_S = 2.0  # for an actor that is up; one that is not has until the next call, or the one after it
@@ -26,7 +25,7 @@ class RollCall:
         self._silent_after_s = silent_after_s
         self._known: dict[str, DeviceInfo] = {}
         self._deaths: dict[str, int] = {}  # of its actor since it last answered
-        self._asked: dict[str, tuple[float, Any, Any]] = {}  # device -> (since when, actor, reference)
+        self._asked: dict[str, tuple[float, Call]] = {}  # device -> (since when, the call)
 
     def call(self, names: Sequence[str]) -> list[DeviceInfo]:
         """What is known of `names` now. Before the first device is known at all: waits for it, and raises
@@ -45,13 +44,13 @@ class RollCall:
         for name in names:
             if name not in self._asked:
                 try:
-                    self._asked[name] = (time.monotonic(), *self._remote(name).ask_info())
+                    self._asked[name] = (time.monotonic(), self._remote(name).ask_info())
                 except MeasurerUnavailable as gone:
                     fault = gone
         first = not self._known
         deadline = time.monotonic() + (self._start_timeout_s if first else ANSWER_S)
         while self._asked:
-            references = {reference: name for name, (_, _, reference) in self._asked.items()}
+            references = {call.reference: name for name, (_, call) in self._asked.items()}
             left = max(0.0, deadline - time.monotonic())
             ready, _ = ray.wait(list(references), num_returns=1, timeout=left)
             for reference in ready:
@@ -63,9 +62,9 @@ class RollCall:
         return fault
 
     def _hear(self, name: str) -> MeasurerUnavailable | None:
-        _, actor, reference = self._asked.pop(name)
+        _, call = self._asked.pop(name)
         try:
-            self._known[name] = self._remote(name).answer(actor, reference, ANSWER_S)
+            self._known[name] = self._remote(name).get(call, ANSWER_S)
             self._deaths[name] = 0
         except DeviceLost as lost:
             # One death is a session's to deal with; an actor that dies again and again is no device to give work to.

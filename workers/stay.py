@@ -8,7 +8,7 @@ from tuner.outcome import Outcome
 from tuner.ports import MeasurerUnavailable
 from workers.bench import Contest
 from workers.final_bed import Entrant, OpenTask
-from workers.remote import Cancelled, DeviceLost, RemoteDevice
+from workers.remote import Call, Cancelled, DeviceLost, RemoteDevice
 
 # An actor that dies so often in a row, while a session only waits for it, will not come up.
 _DEATHS = 5
@@ -76,14 +76,25 @@ class DeviceStay:
             self.keep(cancelled)
         return self.baseline()
 
-    def measure(self, entrant: Entrant, best_latency_s: float | None, cancelled: Callable[[], bool]) -> Measurement:
+    def start(self, entrant: Entrant, best_latency_s: float | None) -> Call:
+        """Have it measured when what was started before is done: the device need not wait for us in between."""
+        return self._remote.start("measure", self.session, self._task, entrant, best_latency_s)
+
+    def measured(self, call: Call, cancelled: Callable[[], bool]) -> Measurement:
         try:
-            measurement: Measurement = self._remote.work("measure", self.session, self._task, entrant, best_latency_s)
+            measurement: Measurement = self._remote.answer(call)
             return measurement
         except DeviceLost as fault:
             lost = Measurement(Outcome.WORKER_LOST, error=str(fault), identity=self._task.identity)
         self.take(cancelled)
         return lost
+
+    def wanted(self) -> bool:
+        """Whether another session waits for the device."""
+        try:
+            return bool(self._remote.control("wanted", self.session))
+        except DeviceLost:
+            return True
 
     def final(
         self, entrants: Sequence[Entrant], vendor: str

@@ -11,6 +11,7 @@ import uvicorn
 from api.app import create_app
 from api.auth import check_binding, read_keys
 from api.commands.database import open_database
+from api.commands.peers import Peers, check_peers
 from api.defaults import DEFAULT_PORT, default_database_url, default_key_file
 from api.errors import BindingRefused
 from api.runner_process import RunnerProcess
@@ -31,6 +32,7 @@ def serve(
     cores: Annotated[int | None, typer.Option(min=1, help="CPU cores the workers own")] = None,
     lease_s: Annotated[float, typer.Option(min=1.0, help="seconds after which a silent runner's job is free")] = 10.0,
     jobs: Annotated[int, typer.Option(min=1, help="jobs that the runner works on at a time")] = 1,
+    peer: Peers = None,
     keep_days: Annotated[
         float | None, typer.Option(min=0.01, help="remove jobs that ended longer ago, but for their winners")
     ] = None,
@@ -41,6 +43,7 @@ def serve(
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it says which database it looks at, at every look
     try:
         choice = MeasurerChoice.parse(measurer)
+        check_peers(peer)
         path = key_file or default_key_file()
         keys = read_keys(path.read_text(encoding="utf-8")) if path is not None else ()
     except (ValueError, OSError) as fault:
@@ -53,7 +56,7 @@ def serve(
     except BindingRefused as fault:
         store.close()
         fail(str(fault), BAD_ARGUMENTS)
-    child = RunnerProcess(url, choice.text, ray, cores, lease_s, jobs) if runner else None
+    child = RunnerProcess(url, choice.text, ray, cores, lease_s, jobs, peer or ()) if runner else None
     try:
         if child is not None:
             child.start()

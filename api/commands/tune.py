@@ -1,15 +1,18 @@
 """`tilewright tune`: a job from start to end in this process, with no server."""
 
+import logging
 import os
 import signal
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from api.commands.peers import Peers, check_peers
 from api.defaults import default_database_url
 from api.local import open_client
 from api.runner.service import Runner
@@ -38,10 +41,11 @@ def tune_one(
     preset: Preset = "standard",
     db: Db = None,
     measurer: MeasurerOption = "ray",
+    peer: Peers = None,
     as_json: AsJson = False,
 ) -> None:
     body = {"tasks": [{"workload": workload}], "target": target, "max_trials": trials, "seed": seed, "preset": preset}
-    tune_job(body | ({} if seconds is None else {"max_seconds": seconds}), db, measurer, as_json)
+    tune_job(body | ({} if seconds is None else {"max_seconds": seconds}), db, measurer, as_json, peer or ())
 
 
 def tune_suite(
@@ -53,6 +57,7 @@ def tune_suite(
     preset: Preset = "standard",
     db: Db = None,
     measurer: MeasurerOption = "ray",
+    peer: Peers = None,
     as_json: AsJson = False,
 ) -> None:
     """Tune all workloads of a file."""
@@ -62,20 +67,23 @@ def tune_suite(
         fail(str(fault), 2)
     body: dict[str, object] = {"tasks": tasks, "target": target, "max_trials": trials, "seed": seed, "preset": preset}
     body["name"] = file.stem
-    tune_job(body | ({} if seconds is None else {"max_seconds": seconds}), db, measurer, as_json)
+    tune_job(body | ({} if seconds is None else {"max_seconds": seconds}), db, measurer, as_json, peer or ())
 
 
 @shown
-def tune_job(body: dict[str, object], db: str | None, measurer: str, as_json: bool) -> None:
+def tune_job(body: dict[str, object], db: str | None, measurer: str, as_json: bool, peers: Sequence[str] = ()) -> None:
     """Submit to the database and work on that job alone; Ctrl-C keeps what was measured."""
     try:
         choice = MeasurerChoice.parse(measurer)
+        check_peers(peers)
     except ValueError as fault:
         fail(str(fault), 2)
+    if peers:
+        _show_peers()
     with open_client(db, submits=True) as client:
         job_id = client.submit(body)["id"]
         console = Console(stderr=as_json)
-        with RunnerThread(db or default_database_url(), choice, job_id) as runner:
+        with RunnerThread(db or default_database_url(), choice, job_id, peers) as runner:
             watch(client, job_id, console, quiet=as_json, alive=lambda: runner.error is None)
         if runner.error is not None:
             fail(f"the search ended early: {runner.error or type(runner.error).__name__}. What was measured stays")
@@ -84,11 +92,18 @@ def tune_job(body: dict[str, object], db: str | None, measurer: str, as_json: bo
     raise SystemExit(exit_status(job))
 
 
+def _show_peers() -> None:
+    """What the runner says of users' own kernels goes to the terminal (standard error: --json owns the other)."""
+    logger = logging.getLogger("tilewright.peers")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(logging.StreamHandler())
+
+
 class RunnerThread:
     """Runs one job beside the thread that shows it."""
 
-    def __init__(self, db: str, choice: MeasurerChoice, job_id: str) -> None:
-        self._db, self._choice, self._job_id = db, choice, job_id
+    def __init__(self, db: str, choice: MeasurerChoice, job_id: str, peers: Sequence[str] = ()) -> None:
+        self._db, self._choice, self._job_id, self._peers = db, choice, job_id, peers
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="runner", daemon=True)
         self.error: Exception | None = None
@@ -107,7 +122,7 @@ class RunnerThread:
     def _run(self) -> None:
         store = build_store(self._db)
         try:
-            measurer = build_measurer(self._choice)
+            measurer = build_measurer(self._choice, peers=self._peers)
             try:
                 runner_id = f"{socket.gethostname()}:{os.getpid()}:tune"
                 learns = self._choice.scenario is None

@@ -23,6 +23,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ray", default=None, help="address of a Ray cluster; without it a local one is started")
     parser.add_argument("--measurer", default="ray", help="ray, scripted:FILE.json or recorded:FILE")
     parser.add_argument("--cores", type=int, default=None, help="CPU cores to own (default: all this process may use)")
+    parser.add_argument("--peer", action="append", default=[], help="own kernel to compare with, module:function")
     parser.add_argument("--lease-s", type=float, default=10.0, help="seconds after which a silent runner's job is free")
     parser.add_argument("--jobs", type=int, default=1, help="jobs to work on at a time (default: 1)")
     parser.add_argument("--parent-stdin", action="store_true", help="end when stdin closes (set by tilewright serve)")
@@ -40,7 +41,7 @@ def main(argv: list[str] | None = None, watched: Callable[[RunnerStore], RunnerS
         threading.Thread(target=_end_with_parent, args=(stop,), name="parent-watch", daemon=True).start()
     store = build_store(options.db or default_database_url())
     choice = MeasurerChoice.parse(options.measurer)
-    measurer = build_measurer(choice, ray_address=options.ray, cores=options.cores)
+    measurer = build_measurer(choice, options.ray, options.cores, options.peer)
     seen: RunnerStore = store if watched is None else watched(store)
     try:
         _await_devices(measurer, stop)

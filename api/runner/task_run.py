@@ -13,9 +13,11 @@ from cost_model.features import FEATURE_SCHEMA
 from cost_model.model import CostModel
 from search_space.candidate import Candidate
 from search_space.registry import all_sketches, generate_sketches
+from tuner.best import BestConfig, Final
 from tuner.job import StopReason
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
+from tuner.peers import compared_peers
 from tuner.ports import (
     DeviceInfo,
     Lease,
@@ -34,6 +36,7 @@ from tuner.round import TaskSearch
 from tuner.task import Task, TuningRecord
 
 log = logging.getLogger("tilewright.runner")
+peer_log = logging.getLogger("tilewright.peers")
 RELATED_RECORDS = 4000
 
 
@@ -261,12 +264,21 @@ class TaskRun:
             np.random.default_rng(c.lease.spec.seed),
             config=c.preset.final,
         )
+        self._tell_peers(final, best)
         if best is None:
             log.warning("every finalist of task %d failed: %s", self.leased.index, dict(final.failures))
             return
         with c.phases.spend("store"):
             beaten = next((x.candidate for x in final.contestants if x.candidate == served), None)
             c.store.promote(c.lease, self.leased.task_id, best, session.artifact(best.artifact), beaten)
+
+    def _tell_peers(self, final: Final, best: BestConfig | None) -> None:
+        """Users' own kernels are compared with ours; what is served stays ours or the vendor's, since only those can be
+        loaded elsewhere."""
+        c = self.context
+        for line in compared_peers(final, best, c.preset.final, np.random.default_rng(c.lease.spec.seed)):
+            peer_log.info("task %d: %s", self.leased.index, line)
+            c.store.report(c.lease, Progress(self.leased.index, "final", message=line))
 
     def _finalists(self, served: Candidate | None) -> list[Candidate]:
         """The fastest of this search, and what is served today where its sketch still lowers to the same program."""
