@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import psutil
@@ -36,12 +36,14 @@ class Storm:
 
     world: World
     rng: random.Random
+    without: Sequence[str] = ()
     done: Counter[str] = field(default_factory=Counter)
     timers: list[threading.Timer] = field(default_factory=list)
 
     def strike(self) -> str | None:
         """One fault; its name, or None where the chosen victim is not there at this moment."""
-        kinds = [k for k in WEIGHTS if k != "host_kill" or len(self.world.plan.hosts) > 1]
+        kinds = [k for k in WEIGHTS if k not in self.without]
+        kinds = [k for k in kinds if k != "host_kill" or len(self.world.plan.hosts) > 1]
         kind = self.rng.choices(kinds, [WEIGHTS[k] for k in kinds])[0]
         what, how = kind.split("_")
         victims = self._victims(what)

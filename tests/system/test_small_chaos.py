@@ -8,6 +8,7 @@ from benchmarks.chaos import SMALL, run
 
 
 @pytest.mark.postgres
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("postgres_server")  # skips where PostgreSQL's programs are missing
 def test_faults_lose_double_and_block_nothing(tmp_path: Path) -> None:
     verdict, faults, _ = run(SMALL, seed=7, folder=tmp_path / "world")
