@@ -1,4 +1,4 @@
-"""The chaos run at the scale of a test suite: `python -m benchmarks.chaos` is the same with two hundred faults."""
+"""The chaos run in small, through every real process; tests/db/test_store_chaos.py is the store's half of it."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import pytest
 from benchmarks.chaos import SMALL, run
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("postgres_server")  # skips where PostgreSQL's programs are missing
