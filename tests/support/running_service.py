@@ -61,7 +61,11 @@ class RunningService:
             return False
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()  # else it would go on starting runners long after the test
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.stop()
