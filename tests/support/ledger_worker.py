@@ -1,7 +1,7 @@
 """Run as a process by the small chaos test: a runner's dealings with the store, without a device behind them.
 
-``python -m tests.support.ledger_worker URL LEDGERS LEASE_S``: claims jobs, reserves and commits in batches under a lease
-that is renewed, through the same PatientStore and LeaseKeeper as a runner; ends when it is killed.
+``python -m tests.support.ledger_worker URL LEDGERS LEASE_S``: claims jobs, reserves and commits in batches under a
+lease that is renewed, through the same PatientStore and LeaseKeeper as a runner; ends when it is killed.
 """
 
 import sys
