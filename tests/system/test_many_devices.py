@@ -28,7 +28,7 @@ def test_a_job_uses_every_matching_device_alone_and_no_unfit_one(tmp_path: Path)
         alpha = service.submit(tasks=TASKS, target={"kind": "cpu", "arch": "alpha"}, max_trials=64)
         job = service.finished(alpha)
         trials = service.trials(alpha)
-        assert (job["state"], job["trials"]["done"], len(trials)) == ("completed", 64, 64)
+        assert (job["state"], job["error"], job["trials"]["done"], len(trials)) == ("completed", None, 64, 64)
         assert {t["device"] for t in trials} == {"a", "b"}
         assert {t["task"] for t in trials} == {0, 1, 2, 3}
         taken = defaultdict(list)
