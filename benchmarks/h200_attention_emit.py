@@ -2,7 +2,6 @@
 
 python -m benchmarks.h200_attention_emit DIR            of the forward race
 python -m benchmarks.h200_attention_emit DIR --decode   of the decode race
-python -m benchmarks.h200_attention_emit DIR --ablation of the forward race with techniques turned off
 
 Needs TVM and no GPU. DIR/kernels.json gives the order of each kernel's parameters, so that the race needs no TVM.
 """
@@ -14,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks import h200_attention_ablation, h200_attention_candidates, h200_decode_candidates
+from benchmarks import h200_attention_candidates, h200_decode_candidates
 from benchmarks.h200_candidates import H200
 from search_space.candidate import Candidate
 from search_space.workload import Workload
@@ -44,7 +43,5 @@ def emit(folder: Path, todo: Mapping[str, tuple[Workload, Candidate]]) -> None:
 
 
 if __name__ == "__main__":
-    chosen = {"--decode": h200_decode_candidates, "--ablation": h200_attention_ablation}.get(
-        sys.argv[-1], h200_attention_candidates
-    )
+    chosen = h200_decode_candidates if "--decode" in sys.argv else h200_attention_candidates
     emit(Path(sys.argv[1]), chosen.kernels())

@@ -47,6 +47,8 @@ def test_what_is_not_done_is_refused_by_its_field(
     refused = SKETCH.refusal(workload(**changes), H200)
     assert refused is not None
     assert (refused.field, refused.allowed) == (field, allowed)
+    if "pass" in changes:  # another sketch's
+        return
     with pytest.raises(InvalidField) as caught:
         check_supported(workload(**changes), H200)
     assert caught.value.field == field
