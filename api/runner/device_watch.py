@@ -19,6 +19,7 @@ class DeviceWatch:
     def __init__(self, store: RunnerStore, measurer: Measurer, runner_id: str, stop: threading.Event) -> None:
         self._store, self._measurer, self._runner_id, self._stop = store, measurer, runner_id, stop
         self._devices: Sequence[DeviceInfo] = ()
+        self._fault: Exception | None = None
         self._threads = [
             threading.Thread(target=self._repeat, args=(self._look,), name="device-watch", daemon=True),
             threading.Thread(target=self._repeat, args=(self._beat,), name="device-heartbeat", daemon=True),
@@ -35,8 +36,11 @@ class DeviceWatch:
         return self._devices
 
     def close(self) -> None:
+        """Wait for the threads to end. Raises what broke the looking, where something did."""
         for thread in self._threads:
             thread.join()
+        if self._fault is not None:
+            raise self._fault
 
     def _repeat(self, step: Callable[[], None]) -> None:
         while not self._stop.is_set():
@@ -50,6 +54,10 @@ class DeviceWatch:
             if self._devices:
                 log.warning("no device can be reached: %s", fault)
             self._devices = ()
+        except Exception as fault:  # a runner that sees no device for ever helps nobody: a new process may
+            log.exception("the devices cannot be told: this runner ends")
+            self._devices, self._fault = (), fault
+            self._stop.set()
 
     def _beat(self) -> None:
         if not self._devices:
