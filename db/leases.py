@@ -10,6 +10,7 @@ from db import events, shares
 from db.mapping import spec_of, target_of
 from db.states import elapsed, locked_job, touch, transition
 from db.tables import WAITING, JobRow, TaskRow
+from search_space.target import Target
 from tuner.job import FINAL, JobState, StopReason
 from tuner.ports import Lease, LeasedTask, LeaseLost
 from tuner.views import NotFound
@@ -122,7 +123,9 @@ def release(session: Session, lease: Lease, now: float) -> None:
         transition(session, job, JobState.INTERRUPTED, now)
 
 
-def yield_job(session: Session, lease: Lease, kinds: Sequence[str], slice_s: float, now: float) -> bool:
+def yield_job(
+    session: Session, lease: Lease, kinds: Sequence[str], slice_s: float, now: float, targets: Sequence[Target] = ()
+) -> bool:
     """Put the job back into the queue where another one's turn has come (`db.shares`); whether it was. A slice counts
     from the claim."""
     job = holding(session, lease)
@@ -130,7 +133,7 @@ def yield_job(session: Session, lease: Lease, kinds: Sequence[str], slice_s: flo
         return False
     touch(job, now)
     spent_s = elapsed(job) - lease.elapsed_s
-    if not shares.should_yield(session, job, elapsed(job), kinds, spent_s >= slice_s):
+    if not shares.should_yield(session, job, elapsed(job), kinds, targets, spent_s >= slice_s):
         return False
     transition(session, job, JobState.QUEUED, now)
     return True

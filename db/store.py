@@ -128,8 +128,8 @@ class SqlStore:
     def release(self, lease: Lease) -> None:
         self._tx.write(lambda s: leases.release(s, lease, self._now(s)))
 
-    def yield_job(self, lease: Lease, kinds: Sequence[str], slice_s: float) -> bool:
-        return self._tx.write(lambda s: leases.yield_job(s, lease, kinds, slice_s, self._now(s)))
+    def yield_job(self, lease: Lease, kinds: Sequence[str], slice_s: float, targets: Sequence[Target] = ()) -> bool:
+        return self._tx.write(lambda s: leases.yield_job(s, lease, kinds, slice_s, self._now(s), targets))
 
     def save_model(self, op: str, target_kind: str, blob: bytes, feature_version: str) -> None:
         self._tx.write(lambda s: blobs.save_model(s, op, target_kind, blob, feature_version, self._now(s)))

@@ -9,7 +9,7 @@ import sys
 import threading
 
 from api.defaults import default_database_url
-from api.runner.service import Runner
+from api.runner.service import SLICE_S, Runner
 from api.wiring import MeasurerChoice, build_measurer, build_store, policies
 from tuner.ports import Measurer, MeasurerUnavailable
 
@@ -24,6 +24,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cores", type=int, default=None, help="CPU cores to own (default: all this process may use)")
     parser.add_argument("--peer", action="append", default=[], help="own kernel to compare with, module:function")
     parser.add_argument("--lease-s", type=float, default=10.0, help="seconds after which a silent runner's job is free")
+    parser.add_argument("--slice-s", type=float, default=SLICE_S, help="seconds before an equal job gets its turn")
     parser.add_argument("--parent-stdin", action="store_true", help="end when stdin closes (set by tilewright serve)")
     return parser.parse_args(argv)
 
@@ -44,7 +45,9 @@ def main(argv: list[str] | None = None) -> int:
         _stop_on_signals(stop)  # once more: Ray installs handlers of its own when it starts
         runner_id = f"{socket.gethostname()}:{os.getpid()}"
         learns = choice.scenario is None
-        Runner(store, measurer, policies(), runner_id, options.lease_s, stop, learns=learns).run_forever()
+        Runner(
+            store, measurer, policies(), runner_id, options.lease_s, stop, learns=learns, slice_s=options.slice_s
+        ).run_forever()
     finally:
         measurer.close()
         store.close()

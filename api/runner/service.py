@@ -24,6 +24,8 @@ log = logging.getLogger("tilewright.runner")
 HEARTBEAT_S = 3.0
 IDLE_S = 0.5
 BACKOFF_S = 5.0
+# Of a job among others of its priority: taking up a job costs its inputs, references and a vendor measurement.
+SLICE_S = 60.0
 
 
 class Runner:
@@ -40,10 +42,11 @@ class Runner:
         stop: threading.Event,
         only_job: str | None = None,
         learns: bool = True,
+        slice_s: float = SLICE_S,
     ) -> None:
         self._store, self._measurer, self._policies = store, measurer, policies
         self._id, self._lease_s, self._stop = runner_id, lease_s, stop
-        self._only_job, self._learns = only_job, learns
+        self._only_job, self._learns, self._slice_s = only_job, learns, slice_s
         self._devices: Sequence[DeviceInfo] = ()
 
     def run_forever(self) -> None:
@@ -66,7 +69,12 @@ class Runner:
         if lease is None:
             return False
         log.info("job %s: claimed with token %d", lease.job_id, lease.token)
-        with LeaseKeeper(self._store, lease, self._lease_s) as keeper:
+        targets = tuple({d.target: None for d in self._devices if d.healthy})
+
+        def gives_way() -> bool:
+            return self._only_job is None and self._store.yield_job(lease, kinds, self._slice_s, targets)
+
+        with LeaseKeeper(self._store, lease, self._lease_s, gives_way) as keeper:
             self._work(lease, keeper)
         return True
 
