@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, undefer
 
-from db import events, shares
+from db import events, shares, tallies
 from db.mapping import spec_of, target_of
 from db.states import elapsed, locked_job, touch, transition
 from db.tables import WAITING, JobRow, TaskRow
@@ -58,6 +58,8 @@ def interrupt_expired(session: Session, now: float) -> int:
     for job in expired:
         transition(session, job, JobState.INTERRUPTED, now)
     session.flush()
+    if expired:
+        tallies.add(session, "leases", {(tallies.LEASES_LOST, "expired"): float(len(expired))})
     return len(expired)
 
 

@@ -18,6 +18,7 @@ from db import (
     records,
     retention,
     schedules,
+    tallies,
     travel,
     trial_views,
     trials,
@@ -67,6 +68,7 @@ class SqlStore:
         self._tx = transactions
         self._artifacts = artifacts
         self._version = version
+        self._tally = tallies.Accumulator()
 
     def close(self) -> None:
         self._tx.engine.dispose()
@@ -104,6 +106,7 @@ class SqlStore:
 
     def commit(self, lease: Lease, task_id: int, measured: Measured) -> None:
         self._tx.write(lambda s: trials.commit(s, lease, task_id, measured, self._now(s)))
+        self._tally.measured(measured.measurement)
 
     def set_baseline(self, lease: Lease, task_id: int, name: str, measurement: Measurement) -> None:
         self._tx.write(lambda s: records.set_baseline(s, lease, task_id, name, measurement, self._now(s)))
@@ -138,7 +141,17 @@ class SqlStore:
         return self._tx.read(lambda s: blobs.load_model(s, op, target_kind))
 
     def heartbeat_devices(self, runner_id: str, devices: Sequence[DeviceInfo], ttl_s: float) -> None:
-        self._tx.write(lambda s: device_rows.heartbeat(s, runner_id, devices, ttl_s, self._now(s)))
+        amounts = self._tally.take()
+
+        def beat(session: Session) -> None:
+            device_rows.heartbeat(session, runner_id, devices, ttl_s, self._now(session))
+            tallies.add(session, device_rows.source_of(runner_id), amounts)
+
+        try:
+            self._tx.write(beat)
+        except BaseException:
+            self._tally.put_back(amounts)
+            raise
 
     # --- the service's half ------------------------------------------------------------------------------------
 

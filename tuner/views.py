@@ -138,6 +138,12 @@ class StoreCounts:
     trials: Mapping[Outcome, int]
     schedules: int
     lookups: Mapping[str, int]  # by status: exact, nearest, stale, missed
+    open_trials: int = 0  # what unfinished jobs may still measure
+    leases_lost: int = 0  # leases that ran out because a runner was not heard of
+    # build_seconds, measure_seconds: ([(upper bound, how many were at most that)], sum)
+    seconds: Mapping[str, tuple[Sequence[tuple[str, float]], float]] = field(default_factory=dict)
+    device_alive_s: Mapping[str, float] = field(default_factory=dict)  # by kind: healthy devices' seconds
+    device_busy_s: Mapping[str, float] = field(default_factory=dict)  # by kind: of those, seconds of measuring
 
 
 @dataclass(frozen=True)
