@@ -18,6 +18,7 @@ from db import (
     records,
     retention,
     schedules,
+    staleness,
     tallies,
     travel,
     trial_views,
@@ -52,6 +53,7 @@ from tuner.views import (
     Removed,
     ScheduleView,
     ServiceStore,
+    StaleView,
     StoreCounts,
     TrialView,
 )
@@ -220,6 +222,9 @@ class SqlStore:
 
     def schedule(self, schedule_id: str) -> ScheduleView:
         return self._tx.read(lambda s: schedules.schedule(s, schedule_id))
+
+    def stale(self, limit: int, cursor: str | None) -> Page[StaleView]:
+        return self._tx.look_up(lambda c: staleness.page(c, self._version, limit, cursor))
 
     def schedules_of_job(self, job_id: str) -> Sequence[ScheduleView]:
         return self._tx.read(lambda s: schedules.of_job(s, job_id))

@@ -112,6 +112,15 @@ class Lookup:
 
 
 @dataclass(frozen=True)
+class StaleView:
+    """A workload that is served, but not exactly any more: `differs` names identity fields, or sketch_version."""
+
+    workload: Workload
+    target: Target
+    differs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class LookupCount:
     workload: Workload
     target: TargetQuery
@@ -240,6 +249,9 @@ class ServiceStore(Protocol):
         """Schedules of the same op, dtypes and flags on that target, nearest in log shape first."""
 
     def schedule(self, schedule_id: str) -> ScheduleView: ...
+
+    def stale(self, limit: int, cursor: str | None) -> Page[StaleView]:
+        """Workloads that are served, but not exactly for the newest device of their kind."""
 
     def schedules_of_job(self, job_id: str) -> Sequence[ScheduleView]: ...
 
