@@ -76,7 +76,8 @@ class _StoreTotals(Collector):
         alive = CounterMetricFamily("tilewright_device_alive_seconds", "Healthy devices' time", labels=["kind"])
         busy = CounterMetricFamily("tilewright_device_busy_seconds", "Of that, measuring", labels=["kind"])
         idle = GaugeMetricFamily("tilewright_device_idle_ratio", "Share of that not spent measuring", labels=["kind"])
-        for kind, seconds in sorted(counts.device_alive_s.items()):
+        for kind in sorted({*counts.device_alive_s, *counts.device_busy_s}):
+            seconds = counts.device_alive_s.get(kind, 0.0)
             alive.add_metric([kind], seconds)
             busy.add_metric([kind], counts.device_busy_s.get(kind, 0.0))
             ratio = self._idle.ratio(kind, self._now(), seconds, counts.device_busy_s.get(kind, 0.0))

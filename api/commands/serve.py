@@ -38,8 +38,7 @@ def serve(
     runner: Annotated[bool, typer.Option("--runner/--no-runner", help="start a runner beside the HTTP service")] = True,
 ) -> None:
     """Serve the API and the dashboard, and run the jobs."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it says which database it looks at, at every look
+    configure(log_format)
     try:
         choice = MeasurerChoice.parse(measurer)
         check_peers(peer)

@@ -31,8 +31,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it says which database it looks at, at every look
+    configure(options.log_format)
     stop = threading.Event()
     _stop_on_signals(stop)
     if options.parent_stdin:
