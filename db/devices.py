@@ -1,6 +1,6 @@
 """The devices that runners have, by heartbeat."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -14,7 +14,14 @@ from tuner.ports import DeviceInfo
 from tuner.views import DeviceView
 
 
-def heartbeat(session: Session, runner_id: str, devices: Sequence[DeviceInfo], ttl_s: float, now: float) -> None:
+def heartbeat(
+    session: Session,
+    runner_id: str,
+    devices: Sequence[DeviceInfo],
+    ttl_s: float,
+    now: float,
+    amounts: Mapping[tallies.Key, float],
+) -> None:
     """Write what the runner has now, alive for `ttl_s`. A device whose health or identity changed is told to the jobs
     that the runner works on; rows that a runner of before left for the same device go once they have expired."""
     changed: list[DeviceInfo] = []
@@ -27,7 +34,7 @@ def heartbeat(session: Session, runner_id: str, devices: Sequence[DeviceInfo], t
             alive_s[kind] = alive_s.get(kind, 0.0) + min(max(0.0, now - was.last_seen_at), ttl_s)
         if _seen(session, runner_id, device, ttl_s, now):
             changed.append(device)
-    tallies.add(session, source_of(runner_id), alive_s)
+    tallies.add(session, source_of(runner_id), {**amounts, **alive_s})
     if not changed:
         return
     jobs = session.scalars(

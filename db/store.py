@@ -2,6 +2,7 @@
 functions of the module that is named after the noun."""
 
 import contextlib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,8 @@ from tuner.views import (
     TrialView,
 )
 
+log = logging.getLogger("tilewright.store")
+
 
 class SqlStore:
     """`tuner.ports.RunnerStore` and `tuner.views.ServiceStore`, whose docstrings are the contract.
@@ -109,6 +112,8 @@ class SqlStore:
     def commit(self, lease: Lease, task_id: int, measured: Measured) -> None:
         self._tx.write(lambda s: trials.commit(s, lease, task_id, measured, self._now(s)))
         self._tally.measured(measured.measurement)
+        told = {"job": lease.job_id, "trial": measured.trial.id, "outcome": measured.measurement.outcome.value}
+        log.info("trial %d: %s", measured.trial.id, told["outcome"], extra=told)
 
     def set_baseline(self, lease: Lease, task_id: int, name: str, measurement: Measurement) -> None:
         self._tx.write(lambda s: records.set_baseline(s, lease, task_id, name, measurement, self._now(s)))
@@ -143,17 +148,8 @@ class SqlStore:
         return self._tx.read(lambda s: blobs.load_model(s, op, target_kind))
 
     def heartbeat_devices(self, runner_id: str, devices: Sequence[DeviceInfo], ttl_s: float) -> None:
-        amounts = self._tally.take()
-
-        def beat(session: Session) -> None:
-            device_rows.heartbeat(session, runner_id, devices, ttl_s, self._now(session))
-            tallies.add(session, device_rows.source_of(runner_id), amounts)
-
-        try:
-            self._tx.write(beat)
-        except BaseException:
-            self._tally.put_back(amounts)
-            raise
+        with self._tally.taken() as amounts:
+            self._tx.write(lambda s: device_rows.heartbeat(s, runner_id, devices, ttl_s, self._now(s), amounts))
 
     # --- the service's half ------------------------------------------------------------------------------------
 
@@ -178,8 +174,7 @@ class SqlStore:
         return self._tx.write(lambda s: jobs.resume(s, job_id, now))
 
     def remove_job(self, job_id: str, keep: Keep, now: float) -> Removed:
-        gone = self._tx.write(lambda s: retention.remove(s, job_id, keep, now))
-        return gone.removed
+        return self._tx.write(lambda s: retention.remove(s, job_id, keep, now)).removed
 
     def prune(self, before: float, keep: Keep, limit: int, now: float) -> Sequence[Removed]:
         ids = self._tx.read(lambda s: s.scalars(retention.ended_query(before, limit)).all())

@@ -2,7 +2,8 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from sqlalchemy import func, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -77,12 +78,15 @@ class Accumulator:
         self._amounts[name, bound] += 1
         self._amounts[name, SUM] += seconds
 
-    def take(self) -> dict[Key, float]:
+    @contextmanager
+    def taken(self) -> Iterator[Mapping[Key, float]]:
+        """What was seen, to be stored within; it is kept for the next time where that fails."""
         with self._lock:
             taken, self._amounts = self._amounts, defaultdict(float)
-        return dict(taken)
-
-    def put_back(self, amounts: Mapping[Key, float]) -> None:
-        with self._lock:
-            for key, amount in amounts.items():
-                self._amounts[key] += amount
+        try:
+            yield taken
+        except BaseException:
+            with self._lock:
+                for key, amount in taken.items():
+                    self._amounts[key] += amount
+            raise

@@ -14,6 +14,7 @@ from api.commands.database import open_database
 from api.commands.peers import Peers, check_peers
 from api.defaults import DEFAULT_PORT, default_database_url, default_key_file
 from api.errors import BindingRefused
+from api.logs import Form, configure
 from api.runner_process import RunnerProcess
 from api.wiring import MeasurerChoice, build_api_settings
 from tilewright.cli.errors import BAD_ARGUMENTS, fail, shown
@@ -35,6 +36,7 @@ def serve(
     keep_days: Annotated[
         float | None, typer.Option(min=0.01, help="remove jobs that ended longer ago, but for their winners")
     ] = None,
+    log_format: Annotated[Form, typer.Option(help="lines for people, or JSON objects")] = "text",
     runner: Annotated[bool, typer.Option("--runner/--no-runner", help="start a runner beside the HTTP service")] = True,
 ) -> None:
     """Serve the API and the dashboard, and run the jobs."""
@@ -54,7 +56,7 @@ def serve(
     except BindingRefused as fault:
         store.close()
         fail(str(fault), BAD_ARGUMENTS)
-    child = RunnerProcess(url, choice.text, ray, cores, lease_s, peer or ()) if runner else None
+    child = RunnerProcess(url, choice.text, ray, cores, lease_s, peer or (), log_format) if runner else None
     try:
         if child is not None:
             child.start()

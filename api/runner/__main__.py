@@ -9,6 +9,7 @@ import sys
 import threading
 
 from api.defaults import default_database_url
+from api.logs import configure
 from api.runner.service import SLICE_S, Runner
 from api.wiring import MeasurerChoice, build_measurer, build_store, policies
 from tuner.ports import Measurer, MeasurerUnavailable
@@ -23,6 +24,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--measurer", default="ray", help="ray, scripted:FILE.json or recorded:FILE")
     parser.add_argument("--cores", type=int, default=None, help="CPU cores to own (default: all this process may use)")
     parser.add_argument("--peer", action="append", default=[], help="own kernel to compare with, module:function")
+    parser.add_argument("--log-format", choices=["text", "json"], default="text", help="how to write the log")
     parser.add_argument("--lease-s", type=float, default=10.0, help="seconds after which a silent runner's job is free")
     parser.add_argument("--slice-s", type=float, default=SLICE_S, help="seconds before an equal job gets its turn")
     parser.add_argument("--parent-stdin", action="store_true", help="end when stdin closes (set by tilewright serve)")

@@ -68,7 +68,8 @@ class Runner:
         lease = self._store.claim(self._id, kinds, self._lease_s, self._only_job) if kinds else None
         if lease is None:
             return False
-        log.info("job %s: claimed with token %d", lease.job_id, lease.token)
+        told = {"job": lease.job_id, "token": lease.token, "runner": self._id}
+        log.info("job %s: claimed with token %d", lease.job_id, lease.token, extra=told)
         targets = tuple({d.target: None for d in self._devices if d.healthy})
 
         def gives_way() -> bool:
@@ -98,7 +99,7 @@ class Runner:
             self._release(lease)
             raise
         except Exception as fault:  # the job's error, whatever it is
-            log.exception("job %s failed", lease.job_id)
+            log.exception("job %s failed", lease.job_id, extra={"job": lease.job_id})
             self._fail(lease, f"internal: {type(fault).__name__}: {fault}")
 
     def _release(self, lease: Lease) -> None:
