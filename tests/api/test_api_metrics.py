@@ -47,7 +47,7 @@ def test_build_and_measure_seconds_are_histograms(client: TestClient, store: Sql
 
 def test_the_queue_and_lost_leases(client: TestClient, store: SqlStore, clock: FakeClock) -> None:
     claimed_job(store, [0.003, None])  # one of 6 trials, 2 of them done
-    store.create_job(job_spec(max_trials=10), None, 2.0)
+    store.create_job(job_spec(max_trials=10), None, clock.at + 1.0)
     found = samples(client)
     assert (found["tilewright_queue_jobs"], found["tilewright_queue_trials"]) == (1, 14)
     assert found["tilewright_leases_lost_total"] == 0
