@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from api.defaults import DEFAULT_PORT, default_paths
-from tilewright.cli.show import describe_workload, knobs_text, rate, seconds
+from tilewright.cli.show import describe_workload, knobs_text, rate, seconds, speedup
 from tilewright.cli.watch import watch
 from tilewright.client import ApiError, Client, Unreachable
 
@@ -162,14 +162,14 @@ def _task_lines(client: Client, task: dict[str, Any]) -> list[str]:
         best = client.best(task["workload"])
     except ApiError as fault:
         return [str(fault)]
-    schedule, baseline, speedup = best["schedule"], best.get("baseline") or {}, best.get("speedup_vs_baseline")
+    schedule, baseline = best["schedule"], best.get("baseline") or {}
     fraction = (best.get("roofline") or {}).get("fraction")
     return [
         f"schedule  {schedule['id']}  {schedule['sketch']} {knobs_text(schedule['knobs'])}",
         f"latency   {seconds(best['latency_s'])}, {rate(best['tflops'])}"
         + ("" if fraction is None else f", {fraction:.2f} of the {best['roofline']['bound']} roof"),
         f"torch     {seconds(baseline.get('latency_s'))} in the same run"
-        + ("" if speedup is None else f": speedup {speedup:.2f}, run {best['served']['kind']}"),
+        + (f": speedup {speedup(best)}, run {best['served']['kind']}" if baseline else ""),
         f"trials    {task['trials']}",
     ]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from api import schemas
+from api import schemas, service_schemas
 from search_space.target import Target, TargetQuery
 from search_space.workload import Workload
 from tuner.best import BestConfig
@@ -258,8 +258,8 @@ def lookup(view: LookupCount) -> schemas.LookupItem:
     )
 
 
-def worker(view: DeviceView) -> schemas.Worker:
-    return schemas.Worker(
+def worker(view: DeviceView) -> service_schemas.Worker:
+    return service_schemas.Worker(
         runner_id=view.runner_id,
         device_id=view.device_id,
         target=target(view.target),

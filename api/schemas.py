@@ -1,4 +1,5 @@
-"""What the service answers with. Times are RFC 3339 in UTC, latencies seconds; a number that does not exist is null."""
+"""What the service answers with about jobs, trials and schedules. Times are RFC 3339 in UTC, latencies seconds; what
+does not exist is null."""
 
 import math
 from datetime import datetime
@@ -263,42 +264,6 @@ class LookupItem(Answer):
     target: TargetQueryOut
     counts: dict[str, int]
     last_at: datetime
-
-
-class Worker(Answer):
-    runner_id: str
-    device_id: str
-    target: TargetOut
-    alive: bool
-    healthy: bool
-    detail: str
-    last_seen_at: datetime
-
-
-class Workers(Answer):
-    items: list[Worker]
-
-
-class TargetItem(Answer):
-    target: TargetOut
-    devices: int = Field(description="devices of this kind that runners report; 0: this host, no runner yet")
-    alive: int
-    ops: list[str]
-    sketches: list[str]
-
-
-class Targets(Answer):
-    items: list[TargetItem]
-
-
-class Check(Answer):
-    ok: bool
-    detail: str
-
-
-class Health(Answer):
-    status: Literal["live", "ready", "unavailable"]
-    checks: dict[str, Check] = {}
 
 
 class PageOf(Answer, Generic[T]):

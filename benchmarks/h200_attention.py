@@ -9,103 +9,38 @@ python -m benchmarks.h200_attention report LOG... --folder DIR   docs/results/h2
 import argparse
 import json
 import os
-import queue
-import subprocess
-import sys
-import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from benchmarks.h200_attention_candidates import race_entries
+from benchmarks.h200_race import PLAN, Race
 
-_FIRST_TIMEOUT_S = 90.0  # until the first sign of life: imports
-_STEP_TIMEOUT_S = 20.0
-_RESTARTS = 10
 RECORDS = Path("benchmarks/records/h200_attention.jsonl.gz")
 
 
-class Race:
-    """The parent: starts children, watches for signs of life, writes every line to the log."""
+class AttentionRace(Race):
+    """Checks the ragged cases first, each candidate once; a wrong one is not timed."""
 
     def __init__(self, folder: Path, log: TextIO, seconds: float, indices: list[int], check: bool) -> None:
-        self.folder, self.log, self.todo, self.check = folder, log, indices, check
-        self.skip: list[str] = []
-        self.checked: list[str] = []
-        self.deadline = time.time() + seconds
-        self.started, self.shape = "", -1
+        super().__init__(seconds, log, indices, ["benchmarks.h200_attention", "child", str(folder)], restarts=10)
+        self._check = check
+        self._wrong: list[str] = []
+        self._checked: list[str] = []
 
-    def run(self) -> None:
-        for _ in range(_RESTARTS):
-            ended = self._child()
-            if ended in ("done", "time"):
-                break
-            self._write({"ended": ended, "shape": self.shape, "start": self.started})
-            print("child", ended, "at", self.shape, self.started, flush=True)
-            if self.started in ("", "final") and self.shape in self.todo:
-                self.todo.remove(self.shape)
-            else:
-                self.skip.append(self.started)
-        self._write({"left": self.todo})
-        print(f"{len(self.todo)} shapes left", flush=True)
+    def plan(self) -> Mapping[str, object]:
+        skip = [*self._wrong, *(name for _, name in self.skip)]
+        return {"indices": self.todo, "skip": skip, "checked": self._checked, "check": self._check}
 
-    def _child(self) -> str:
-        plan = json.dumps({"indices": self.todo, "skip": self.skip, "checked": self.checked, "check": self.check})
-        command = [sys.executable, "-u", "-m", "benchmarks.h200_attention", "child", str(self.folder)]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "H200_PLAN": plan}
-        )
-        assert process.stdout is not None
-        lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
-        errors: list[str] = []
-        threading.Thread(target=lambda: errors.extend(process.stderr or []), daemon=True).start()
-        self.started, patience = "", _FIRST_TIMEOUT_S
-        while True:
-            try:
-                line = lines.get(timeout=min(patience, max(0.1, self.deadline - time.time())))
-            except queue.Empty:
-                process.kill()
-                return "time" if time.time() >= self.deadline else "hang"
-            if line is None:
-                code = process.wait()
-                if code:
-                    self._write({"stderr": "".join(errors)[-1500:]})
-                    print("".join(errors)[-1500:], flush=True)
-                return "done" if code == 0 else f"exit {code}"
-            patience = _STEP_TIMEOUT_S
-            self._take(line)
-
-    def _take(self, line: str) -> None:
-        try:
-            message = json.loads(line)
-        except ValueError:
-            return
-        if not isinstance(message, dict):
-            return
-        self.shape = message.get("shape", self.shape)
-        self.started = message.get("start", "" if "shape" in message else self.started)
-        if "done" in message:
-            self.todo.remove(message["done"])
+    def heard(self, message: Mapping[str, Any]) -> None:
         if "check" in message:
-            self.checked.append(message["check"])
+            self._checked.append(message["check"])
             if message["wrong"]:
-                self.skip.append(message["check"])
+                self._wrong.append(message["check"])
                 print("wrong", message["check"], message["wrong"][:3], flush=True)
         if "checked" in message:
-            self.check = False
-        if "start" not in message:
-            self._write({"i": self.shape, **message})
-
-    def _write(self, message: dict[str, Any]) -> None:
-        self.log.write(json.dumps({"t": round(time.time(), 2), **message}) + "\n")
-        self.log.flush()
-
-
-def _pump(stream: TextIO, lines: "queue.Queue[str | None]") -> None:
-    for line in stream:
-        lines.put(line)
-    lines.put(None)
+            self._check = False
 
 
 def race(args: argparse.Namespace) -> None:
@@ -118,7 +53,7 @@ def race(args: argparse.Namespace) -> None:
     with args.out.open("a") as log:
         head = {"environment": environment(), "date": time.strftime("%Y-%m-%d"), "begun": begun}
         log.write(json.dumps(head) + "\n")
-        Race(args.folder, log, args.seconds, indices, not args.no_check).run()
+        AttentionRace(args.folder, log, args.seconds, indices, not args.no_check).run()
         log.write(json.dumps({"environment_after": environment(), "wall_s": time.time() - begun}) + "\n")
     print(f"raced in {time.time() - begun:.1f} s", flush=True)
 
@@ -142,7 +77,7 @@ def main() -> None:
     elif args.action == "child":
         from benchmarks import h200_attention_worker
 
-        h200_attention_worker.run(args.folder, json.loads(os.environ["H200_PLAN"]))
+        h200_attention_worker.run(args.folder, json.loads(os.environ[PLAN]))
     elif args.action == "race":
         race(args)
     else:

@@ -10,20 +10,14 @@ import argparse
 import json
 import math
 import os
-import queue
 import subprocess
-import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from benchmarks.h200_candidates import race_entries
-
-_FIRST_TIMEOUT_S = 90.0  # until the first sign of life: imports
-_STEP_TIMEOUT_S = 20.0  # between two signs: the largest shape's reference takes a few seconds
-_RESTARTS = 12
+from benchmarks.h200_race import PLAN, Race
 
 
 def compile_all(folder: Path, jobs: int, seconds: float = math.inf) -> None:
@@ -71,90 +65,13 @@ def child(args: argparse.Namespace) -> None:
     have = {path.stem for path in args.folder.glob("*.cubin")}
     from benchmarks.h200_keys import kernel_key
 
-    plan = json.loads(os.environ["H200_PLAN"])
+    plan = json.loads(os.environ[PLAN])
     skip = {(int(i), str(key)) for i, key in plan["skip"]}
     todo = []
     for index in plan["indices"]:
         workload, candidates = entries[index]
         todo.append((index, workload, [c for c in candidates if kernel_key(workload, c) in have]))
     h200_worker.run(todo, args.folder, skip)
-
-
-class Race:
-    """The parent: starts children, watches for a sign of life, writes every line with the shape's index to the log."""
-
-    def __init__(self, seconds: float, log: TextIO, todo: list[int], child: list[str]) -> None:
-        """`child`: module and arguments of the process that runs the entries of environment variable H200_PLAN."""
-        self.log, self.todo, self.child = log, todo, child
-        self.skip: list[tuple[int, str]] = []
-        self.deadline = time.time() + seconds
-        self.shape = -1
-        self.started = ""
-
-    def run(self) -> None:
-        restarts = 0
-        while self.todo and time.time() < self.deadline and restarts < _RESTARTS:
-            ended = self._child()
-            if ended == "done" or ended == "time":
-                break
-            restarts += 1
-            self._write({"ended": ended, "shape": self.shape, "start": self.started})
-            print("child", ended, "at", self.shape, self.started, flush=True)
-            if self.started in ("", "final") and self.shape in self.todo:
-                self.todo.remove(self.shape)
-            else:
-                self.skip.append((self.shape, self.started))
-        self._write({"left": self.todo})
-        print(f"{len(self.todo)} shapes left", flush=True)
-
-    def _child(self) -> str:
-        plan = json.dumps({"indices": self.todo, "skip": self.skip})
-        command = [sys.executable, "-u", "-m", *self.child]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "H200_PLAN": plan}
-        )
-        assert process.stdout is not None
-        lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
-        errors: list[str] = []
-        threading.Thread(target=lambda: errors.extend(process.stderr or []), daemon=True).start()
-        self.started, patience = "", _FIRST_TIMEOUT_S
-        while True:
-            try:
-                line = lines.get(timeout=min(patience, max(0.1, self.deadline - time.time())))
-            except queue.Empty:
-                process.kill()
-                return "time" if time.time() >= self.deadline else "hang"
-            if line is None:
-                code = process.wait()
-                if code:
-                    self._write({"stderr": "".join(errors)[-1500:]})
-                    print("".join(errors)[-1500:], flush=True)
-                return "done" if code == 0 else f"exit {code}"
-            patience = _STEP_TIMEOUT_S
-            self._take(line)
-
-    def _take(self, line: str) -> None:
-        try:
-            message = json.loads(line)
-        except ValueError:
-            return
-        self.shape = message.get("shape", self.shape)
-        self.started = message.get("start", "" if "shape" in message else self.started)
-        if "done" in message:
-            self.todo.remove(message["done"])
-        if "start" not in message:
-            self._write({"i": self.shape, **message})
-
-    def _write(self, message: dict[str, Any]) -> None:
-        self.log.write(json.dumps({"t": round(time.time(), 2), **message}) + "\n")
-        self.log.flush()
-
-
-def _pump(stream: TextIO, lines: "queue.Queue[str | None]") -> None:
-    for line in stream:
-        lines.put(line)
-    lines.put(None)
 
 
 def environment() -> dict[str, Any]:

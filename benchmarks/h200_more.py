@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from benchmarks.h200_gemm import Race, compile_all, environment
+from benchmarks.h200_gemm import compile_all, environment
 from benchmarks.h200_more_candidates import race_entries
+from benchmarks.h200_race import Race
 
 
 def child(args: argparse.Namespace) -> None:
@@ -31,6 +32,10 @@ def race(args: argparse.Namespace, log: TextIO) -> None:
     suites = [suite for suite, _, _ in race_entries()]
     rank = {i: suites[:i].count(suite) if suite != "checks" else -1 for i, suite in enumerate(suites)}
     wanted = sorted((i for i in rank if suites[i] in args.suites.split(",")), key=lambda i: (rank[i], i))
+    if args.after is not None:
+        lines = map(json.loads, args.after.read_text().splitlines())
+        done = {line["done"] for line in lines if "done" in line}
+        wanted = [i for i in wanted if i not in done]
     command = ["benchmarks.h200_more", "child", str(args.folder), "--rounds", str(args.rounds)]
     Race(args.seconds, log, wanted[args.offset :: args.step], command).run()
 
@@ -42,6 +47,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seconds", type=float, default=500.0, help="stop after this many")
     parser.add_argument("--suites", default="checks,gemv,fp8_tensor,fp8_block,grouped")
+    parser.add_argument("--after", type=Path, help="log of an earlier sitting: what it finished is left out")
     parser.add_argument("--offset", type=int, default=0)
     parser.add_argument("--step", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=30, help="most rounds of a final")

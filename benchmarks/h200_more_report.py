@@ -16,6 +16,10 @@ from benchmarks.result_file import ResultFile
 from search_space.gemm import GemmWorkload
 
 Row = dict[str, Any]
+COMMAND = (
+    "python -m benchmarks.h200_more_emit DIR; python -m benchmarks.h200_more compile DIR; "
+    "python -m benchmarks.h200_more race DIR --out LOG; python -m benchmarks.h200_more_report LOG --write"
+)
 ROOF_BYTES_PER_S = 4.3e12
 ROOF_FLOPS_PER_S = {"float8_e4m3": 1.5e15, "bfloat16": 7.9e14}
 BASELINE = {
@@ -81,8 +85,8 @@ def make_rows(log: Log, index: int, suite: str, w: GemmWorkload, chosen: Sequenc
     for entry in sorted(final["final"], key=lambda e: e["latency_s"]):
         roof = max(w.min_bytes() / ROOF_BYTES_PER_S, w.flops() / ROOF_FLOPS_PER_S[w.dtype_a])
         row: Row = {
-            "suite": suite, **{k: v for k, v in w.to_json().items() if k != "op" and not k.startswith("dtype")},
-            "dtype": w.dtype_a, "latency_s": entry["latency_s"], "baselines": final["baselines"],
+            "suite": suite, **w.to_json(), "dtype": w.dtype_a, "latency_s": entry["latency_s"],
+            "baselines": final["baselines"],
             "cache": "cold" if final["cold"] else "warm", "launch": entry["launch"],
             "roof_fraction": round(roof / entry["latency_s"], 4), "trials": len(log.tried[index]),
             "wall_s": round(log.walls.get(index, 0.0), 2), "sketch": entry["sketch"],
@@ -126,10 +130,22 @@ def show(row: Row) -> str:
             f"{row['roof_fraction']:.2f} {peers} {row['sketch'][10:]} {knobs}")  # fmt: skip
 
 
-def checked(log: Log) -> Row:
-    outcomes = collections.Counter(line["outcome"] for lines in log.tried.values() for line in lines.values())
-    wrong = [[i, key] for i, lines in log.tried.items() for key, line in lines.items() if line["outcome"] != "OK"]
-    return {"tried": sum(outcomes.values()), **outcomes, "not_right": wrong[:20], "lost": log.lost}
+def checked(log: Log, sketches: Sequence[str] = ()) -> Row:
+    """How many candidates (of `sketches`; of all without) were right, over all shapes and those only checked."""
+    outcomes: collections.Counter[str] = collections.Counter()
+    wrong = []
+    for index, (_, w, chosen) in enumerate(race_entries()):
+        for candidate in chosen:
+            line = log.tried.get(index, {}).get(candidate.key)
+            if line is not None and (not sketches or candidate.sketch in sketches):
+                outcomes[line["outcome"]] += 1
+                if line["outcome"] != "OK":
+                    wrong.append([w.to_json(), candidate.to_json(), line["outcome"]])
+    return {
+        "candidates_tried": sum(outcomes.values()),
+        "candidates_right": outcomes["OK"],
+        "candidates_not_right": wrong,
+    }
 
 
 def write(log: Log, found: dict[str, tuple[list[Row], list[Row], list[Row]]]) -> None:
@@ -150,7 +166,7 @@ def write(log: Log, found: dict[str, tuple[list[Row], list[Row], list[Row]]]) ->
         ]
         summary: Row = {f"geomean_{s}": mean(found[s][0]) for s in suites if s in found}
         summary |= {f"geomean_dependent_launch_{s}": mean(found[s][1]) for s in suites if s in found}
-        file = ResultFile(name, PROTOCOL, environment)
+        file = ResultFile(name, PROTOCOL, environment, command=COMMAND)
         file.rows = [row for part in parts for row in part[0]]
         file.tables = {
             "dependent_launch": [row for part in parts for row in part[1]],
@@ -161,7 +177,8 @@ def write(log: Log, found: dict[str, tuple[list[Row], list[Row], list[Row]]]) ->
             ],
             "not_timed": missing,
         }  # fmt: skip
-        file.summary = {**summary, "checks": checked(log)}
+        sketches = sorted({row["sketch"] for part in parts for rows in part for row in rows})
+        file.summary = {**summary, **checked(log, sketches), "children_lost": len(log.lost)}
         print(file.write())
 
 
@@ -177,7 +194,7 @@ def main() -> None:
             print(show(row))
     for suite, (head, dependent, _) in found.items():
         print(suite, "geomean", mean(head), "dependent", mean(dependent))
-    print(json.dumps(checked(log)))
+    print(json.dumps(checked(log))[:1500], "lost", log.lost)
     for index, refused in log.refused.items():
         print("refused", index, refused)
     if args.write:

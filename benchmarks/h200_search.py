@@ -128,7 +128,9 @@ def run(bench: Bench, options: argparse.Namespace, began: float) -> None:
         summarise(result)
         result.write(options.out)
     if options.seeds:
-        result.tables["stability"] = table = stability(bench, options.seed_case, options.trials, options.seeds)
+        table = stability(bench, options.seed_case, options.trials, options.seeds)
+        result.tables["stability"] = table
+        result.summary["spread_of_seeds"] = table["spread"]
         print("stability", table, flush=True)
     print(result.write(options.out), result.summary)
 
@@ -158,11 +160,14 @@ def _tell(name: str, done: Mapping[str, object]) -> None:
 def summarise(result: ResultFile) -> None:
     ratios = [_float(r["ratio"]) for r in result.rows]
     walls = [_float(r["wall_s"]) for r in result.rows]
+    idle = [_float(r["idle_share"]) for r in result.rows if r["idle_share"] is not None]
     result.summary = {
         "geometric_mean": geometric_mean(ratios),
         "worst": min(ratios),
         "rows": len(ratios),
         "longest_wall_s": max(walls),
+        "mean_wall_s": sum(walls) / len(walls),
+        **({"largest_idle_share": max(idle), "mean_idle_share": sum(idle) / len(idle)} if idle else {}),
     }
 
 

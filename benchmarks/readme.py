@@ -14,7 +14,7 @@ from benchmarks.result_file import RESULTS, ROOT
 from tilewright.cli.show import describe_workload, seconds
 
 BEGIN, END = "<!-- results: python -m benchmarks.readme -->", "<!-- end of results -->"
-_GEMM = "m n k batch dtype_a dtype_b dtype_out trans_a trans_b epilogue b_constant"
+_GEMM = "m n k batch dtype_a dtype_b dtype_out trans_a trans_b epilogue b_constant groups grouping scales"
 _ATTENTION = "heads_q heads_kv seq_q seq_kv head_dim head_dim_v causal layout pass"
 FIELDS = frozenset(f"op dtype {_GEMM} {_ATTENTION}".split(" "))
 Document = Mapping[str, Any]
@@ -96,6 +96,9 @@ SECTIONS: tuple[tuple[str, str, Callable[[Document], list[str]]], ...] = (
     ("service", "The service", service),
     ("h200_search", "Found by the search on an H200, beside the vendor's kernels", summary_lines),
     ("h200_gemm", "GEMM on an H200, beside cuBLAS", summary_lines),
+    ("h200_gemm_small", "GEMV on an H200, beside cuBLAS", summary_lines),
+    ("h200_gemm_fp8", "float8 GEMM on an H200, beside torch._scaled_mm", summary_lines),
+    ("h200_gemm_grouped", "Grouped GEMM on an H200, beside torch._grouped_mm", summary_lines),
     ("h200_attention", "Attention on an H200, beside cuDNN, FlashAttention-2 and -3", summary_lines),
     ("search", "The search on recorded measurements", summary_lines),
 )

@@ -27,6 +27,7 @@ class ResultFile:
     tables: dict[str, object] = field(default_factory=dict)
     summary: dict[str, object] = field(default_factory=dict)
     commit: str | None = None  # of the checkout measured, where git is not there to say it
+    command: str | None = None  # where it took more than the command that writes the file
 
     def resume(self, folder: Path = RESULTS) -> None:
         """Take over the rows and tables of the file that is there; what made it stays listed under `earlier_runs`.
@@ -43,7 +44,7 @@ class ResultFile:
     def write(self, folder: Path = RESULTS) -> Path:
         """Write what is there so far (a long benchmark writes after each row); returns the path."""
         document = {
-            "command": command_line(),
+            "command": self.command or command_line(),
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "commit": self.commit or commit(),
             "environment": dict(self.environment),

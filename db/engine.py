@@ -30,6 +30,8 @@ _SQLITE_LATER = {
     sqlite3.SQLITE_PERM: "the database file may not be accessed",
 }
 _SQLITE_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# Faults without a code of their own.
+_SQLITE_DAMAGED_WORDS = ("unsupported file format", "Could not decode to UTF-8")
 # SQLSTATE classes and codes, PostgreSQL's manual, appendix A.
 _PG_LATER = ("08", "53", "57", "58", "55P03", "25006")
 _PG_CONFLICT = ("40001", "40P01")
@@ -174,7 +176,7 @@ def _of_sqlite(orig: sqlite3.Error) -> Exception:
     code = getattr(orig, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
     if code in _SQLITE_LATER:
         return StoreUnavailable(f"{_SQLITE_LATER[code]} ({orig})")
-    if code in _SQLITE_DAMAGED:
+    if code in _SQLITE_DAMAGED or any(words in str(orig) for words in _SQLITE_DAMAGED_WORDS):
         return StoreDamaged(f"the SQLite file is damaged ({orig}); restore it from a backup or move it away")
     if "no such table" in str(orig) or "no such column" in str(orig):
         return SchemaMismatch(f"the schema is not the expected one ({orig}); run `python -m db migrate URL`")

@@ -1,6 +1,7 @@
 """Is this database ours, and at which revision? And the one way to change that: `migrate`."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from alembic import command
@@ -17,6 +18,7 @@ HEAD = "0002"
 # Above this a whole check of the file would hold up every start; what it would find is then found on use.
 QUICK_CHECK_BYTES = 256 * 2**20
 _SQLITE_MAGIC = b"SQLite format 3\x00"
+_SQLITE_HEADER = 100
 _ADVISORY_LOCK = 0x7469_6C65  # any number, the same in every process that migrates ("tile")
 _FOLDER = Path(__file__).parent / "migrations"
 
@@ -76,24 +78,40 @@ def check_file(engine: Engine) -> None:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            head = file.read(len(_SQLITE_MAGIC))
+            head = file.read(_SQLITE_HEADER)
     except FileNotFoundError:
         return
     except OSError as fault:
         raise StoreUnavailable(f"{path} cannot be read: {fault.strerror}") from fault
     if not size:
         return
-    if head != _SQLITE_MAGIC:
+    if not head.startswith(_SQLITE_MAGIC):
         raise StoreDamaged(f"{path} is not a SQLite database: restore it from a backup or move it away")
-    if size > QUICK_CHECK_BYTES:
-        return
-    try:
-        with engine.connect() as connection:
-            faults = connection.execute(text("PRAGMA quick_check(1)")).scalars().all()
-    except DBAPIError as fault:
-        raise translated(fault) from fault
+    faults = ["its end is cut off"] if _is_cut(path, head, size) else _quick_check(engine, size)
     if faults != ["ok"]:
         raise StoreDamaged(f"{path} is damaged ({faults[0]}): restore it from a backup or move it away")
+
+
+def _is_cut(path: Path, head: bytes, size: int) -> bool:
+    """A part of a page at the end, which SQLite reads as zeros. With a log beside it the missing part stands there."""
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size:
+        return False
+    page = int.from_bytes(head[16:18], "big")  # the file format's header; 1 stands for 65536
+    return size % (65536 if page == 1 else max(page, 1)) != 0
+
+
+def _quick_check(engine: Engine, size: int) -> Sequence[str]:
+    """What SQLite finds wrong with the file: "ok" alone where that is nothing, or where looking would take too long."""
+    if size > QUICK_CHECK_BYTES:
+        return ["ok"]
+    try:
+        with engine.connect() as connection:
+            return connection.execute(text("PRAGMA quick_check(1)")).scalars().all()
+    except DBAPIError as fault:
+        raise translated(fault) from fault
+    except UnicodeDecodeError:  # the driver cannot even read the names in SQLite's message
+        return ["names in its schema are not text"]
 
 
 def config() -> Config:

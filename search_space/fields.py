@@ -47,11 +47,15 @@ def number(data: Json, name: str, default: float | None = None, low: float = -ma
         return default
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidField(name, f"must be a number, not {type(value).__name__}")
-    if not math.isfinite(value):
+    try:
+        found = float(value)
+    except OverflowError:  # an integer beyond float64
+        found = math.inf
+    if not math.isfinite(found):
         raise InvalidField(name, "must be finite")
-    if value < low:
-        raise InvalidField(name, f"must be at least {low}, got {value}")
-    return float(value)
+    if found < low:
+        raise InvalidField(name, f"must be at least {low}, got {found}")
+    return found
 
 
 def choice(data: Json, name: str, allowed: tuple[str, ...], default: str | None = None) -> str:

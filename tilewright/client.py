@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -77,11 +78,14 @@ class Client:
         return self._json(self._send("POST", "/v1/jobs", json=dict(body), headers=headers))
 
     def job(self, job_id: str) -> JsonObject:
-        return self.get(f"/v1/jobs/{job_id}")
+        return self.get(f"/v1/jobs/{_segment('job', job_id)}")
+
+    def schedule(self, schedule_id: str) -> JsonObject:
+        return self.get(f"/v1/schedules/{_segment('schedule', schedule_id)}")
 
     def act(self, job_id: str, action: str) -> JsonObject:
         """`action`: cancel, pause or resume."""
-        return self._json(self._send("POST", f"/v1/jobs/{job_id}/{action}"))
+        return self._json(self._send("POST", f"/v1/jobs/{_segment('job', job_id)}/{action}"))
 
     def remove_job(self, job_id: str, winners: str = "keep", records: str = "remove") -> JsonObject:
         """DELETE /v1/jobs/{id}: what of an ended job is kept or removed; ApiError 409 for one that has not ended."""
@@ -92,7 +96,7 @@ class Client:
         return self.get("/v1/schedules/best", {**_query(workload), **_query(params)})
 
     def artifact(self, schedule_id: str) -> bytes:
-        return self._send("GET", f"/v1/schedules/{schedule_id}/artifact").content
+        return self._send("GET", f"/v1/schedules/{_segment('schedule', schedule_id)}/artifact").content
 
     def pages(self, path: str, params: Mapping[str, object] | None = None) -> Iterator[JsonObject]:
         """Every item of a cursor-paged listing."""
@@ -111,10 +115,9 @@ class Client:
     def events(self, job_id: str, after: int = 0) -> Iterator[ServerEvent]:
         """The job's event stream from `after` on; ends when the job has ended. One connection: see `watch`."""
         headers = {"Last-Event-ID": str(after)} if after else {}
+        path = f"/v1/jobs/{_segment('job', job_id)}/events"
         try:
-            with self._http.stream(
-                "GET", f"/v1/jobs/{job_id}/events", headers=headers, timeout=httpx.Timeout(30.0, read=90.0)
-            ) as response:
+            with self._http.stream("GET", path, headers=headers, timeout=httpx.Timeout(30.0, read=90.0)) as response:
                 if response.status_code >= 400:
                     response.read()
                     raise _error(response)
@@ -138,6 +141,13 @@ class Client:
         except ValueError:
             raise Unreachable(f"{response.url} answered something other than JSON: no tilewright there") from None
         return data
+
+
+def _segment(name: str, value: str) -> str:
+    """An id as one part of a path: what is typed by hand may hold slashes, dots or nothing at all."""
+    if not value.strip(". "):
+        raise ApiError(404, {"detail": f"no {name} {value!r}", "code": "not-found"})
+    return quote(value, safe="")
 
 
 def _check_finite(name: str, value: object) -> None:

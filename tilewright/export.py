@@ -26,7 +26,7 @@ class ScheduleSource(Protocol):
 
     def job(self, job_id: str) -> dict[str, Any]: ...
 
-    def get(self, path: str) -> dict[str, Any]: ...
+    def schedule(self, schedule_id: str) -> dict[str, Any]: ...
 
     def artifact(self, schedule_id: str) -> bytes: ...
 
@@ -48,7 +48,7 @@ def export_schedules(
     ids = [schedule_id] if schedule_id is not None else _winners(client, str(job_id))
     entries = []
     for one in ids:
-        detail = client.get(f"/v1/schedules/{one}")
+        detail = client.schedule(str(one))
         folder, entry = write_schedule(out, detail, client.artifact(str(one)))
         entries.append(entry)
         yield folder

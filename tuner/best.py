@@ -10,7 +10,7 @@ from search_space.environment import EnvironmentIdentity
 
 @dataclass(frozen=True)
 class Contestant:
-    """One entry of the final: `name` is a candidate's key, ``vendor:<library>`` or ``incumbent``.
+    """One entry of the final: `name` is a candidate's key or ``vendor:<library>``.
 
     `run_secs` holds one time per round, in seconds a call; rounds are the same for all contestants, so that ratios
     can be paired.
@@ -37,8 +37,9 @@ class Final:
 class BestConfig:
     """The promoted winner. `speedup` = vendor / ours, median of paired rounds; `speedup_ci95` its 95 % interval.
 
-    `served` is what a lookup tells the caller to run: "vendor" when ours would be slower. The baseline's fields and the
-    speedups are None where the vendor's library has no such kernel; the roofline's where the device has no roofs.
+    `served` is what a lookup tells the caller to run: "vendor" when ours would be slower, or the final was too noisy to
+    tell. The baseline's fields and the speedups are None where the vendor's library has no such kernel; the roofline's
+    where the device has no roofs.
     """
 
     candidate: Candidate

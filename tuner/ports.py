@@ -25,18 +25,21 @@ class MeasurePolicy:
 
     Seconds are limits for one candidate. Repeats go on until the 95 % interval of the median is under
     `target_ci` of it or `time_share_s` is spent. A probe slower than `race_factor` times the task's best stops.
+    A final takes `final_rounds`, and up to `final_rounds_most` while the interval of some contestant's ratio to the
+    fastest is wider than `final_target_ci` of it; after `final_time_s` no further round begins.
     """
 
     version: str = "v1"
     cache: str = "warm"  # "cold" on a GPU
     build_timeout_s: float = 60.0
     run_timeout_s: float = 30.0
-    memory_limit_bytes: int = 0  # 0: the child may take what the device and host have
     min_repeats: int = 5
     time_share_s: float = 0.5
     target_ci: float = 0.02
     race_factor: float = 2.0
     final_rounds: int = 21
+    final_rounds_most: int = 210
+    final_target_ci: float = 0.1
     final_time_s: float = 12.0
 
 

@@ -88,12 +88,14 @@ class SchedulerConfig:
 @dataclass(frozen=True)
 class FinalConfig:
     """`finalists` are measured again, interleaved. `tie_ratio`: two whose ratio's interval comes closer to 1 than this
-    are tied, since memory placement alone moves a median that much between processes."""
+    are tied, since memory placement alone moves a median that much between processes. `widest`: an interval whose upper
+    end is more than this times its lower one says nothing about which is faster."""
 
     finalists: int = 8
     resamples: int = 2000
     confidence: float = 0.95
     tie_ratio: float = 0.005
+    widest: float = 1.5
 
 
 @dataclass(frozen=True)

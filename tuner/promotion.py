@@ -13,7 +13,6 @@ from tuner.roofs import Roofs
 from tuner.search.state import rank_key
 from tuner.task import Task, TuningRecord
 
-INCUMBENT = "incumbent"
 VENDOR_PREFIX = "vendor:"
 _UNKNOWN_COMPLEXITY = 1_000_000
 
@@ -34,18 +33,19 @@ def promote(
     trials: int,
     rng: np.random.Generator,
     config: FinalConfig | None = None,
+    incumbent: Candidate | None = None,
 ) -> BestConfig | None:
     """The winner of `final`, or None when no schedule of ours got through it.
 
-    `complexity`: sketch name -> Sketch.complexity. `trials`: how many the task's search took. ValueError when the
-    contestants' rounds cannot be paired.
+    `complexity`: sketch name -> Sketch.complexity. `trials`: how many the task's search took. `incumbent`: what is
+    served for the task today. ValueError when the contestants' rounds cannot be paired.
     """
     config = config or FinalConfig()
     entries = _usable(final)
     ours = [c for c in entries if c.candidate is not None and c.artifact is not None]
     if not ours:
         return None
-    winner = _winner(ours, complexity, config, rng)
+    winner = _winner(ours, complexity, config, rng, incumbent)
     assert winner.candidate is not None
     assert winner.artifact is not None
     latency, latency_ci = median_interval(np.array(winner.run_secs), config, rng)
@@ -62,7 +62,7 @@ def promote(
         baseline_latency_s=_median(vendor) if vendor else None,
         speedup=speedup,
         speedup_ci95=speedup_ci,
-        served="vendor" if speedup is not None and speedup < 1.0 else "tilewright",
+        served="vendor" if _may_be_slower(speedup, speedup_ci, config) else "tilewright",
         identity=final.identity,
         roofline_bound=bound,
         roofline_fraction=fraction,
@@ -70,6 +70,22 @@ def promote(
         max_rel_err=winner.max_rel_err,
         trials=trials,
     )
+
+
+def settled(best: BestConfig, config: FinalConfig | None = None) -> bool:
+    """Whether its final says anything: on a host that was too busy the interval spans more than `config.widest`."""
+    return not _is_wide(best.speedup_ci95 or best.latency_ci95_s, config or FinalConfig())
+
+
+def _may_be_slower(speedup: float | None, interval: Interval | None, config: FinalConfig) -> bool:
+    """Below 1, or undecided: ours has to show that it is faster, the vendor's kernel needs to show nothing."""
+    if speedup is None or interval is None:
+        return False
+    return speedup < 1.0 or (interval[0] < 1.0 and _is_wide(interval, config))
+
+
+def _is_wide(interval: Interval, config: FinalConfig) -> bool:
+    return interval[1] > config.widest * interval[0]
 
 
 def paired_ratio(a: Contestant, b: Contestant, config: FinalConfig, rng: np.random.Generator) -> tuple[float, Interval]:
@@ -88,7 +104,11 @@ def median_interval(x: NDArray[np.float64], config: FinalConfig, rng: np.random.
 
 
 def _winner(
-    ours: Sequence[Contestant], complexity: Mapping[str, int], config: FinalConfig, rng: np.random.Generator
+    ours: Sequence[Contestant],
+    complexity: Mapping[str, int],
+    config: FinalConfig,
+    rng: np.random.Generator,
+    incumbent: Candidate | None,
 ) -> Contestant:
     """The fastest, unless others tie with it: then the incumbent, then the simplest sketch, then the smallest key, so
     that two searches which found the same candidates crown the same one."""
@@ -103,7 +123,7 @@ def _winner(
     def rule(c: Contestant) -> tuple[bool, int, str]:
         assert c.candidate is not None
         simple = complexity.get(c.candidate.sketch, _UNKNOWN_COMPLEXITY)
-        return c.name != INCUMBENT, simple, c.candidate.key
+        return c.candidate != incumbent, simple, c.candidate.key
 
     return min(tied, key=rule)
 

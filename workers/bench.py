@@ -123,13 +123,16 @@ def contest(
     bed: Bed[K], kernels: Mapping[str, tuple[K, int]], policy: MeasurePolicy, rng: random.Random, clock: Clock
 ) -> Contest[K]:
     """Many rounds; in each, every contestant (kernel, inner calls) once, in random order: a fixed order rewards
-    whoever runs while the device is cool. A contestant that fails leaves; its earlier rounds are dropped."""
+    whoever runs while the device is cool. More of them where a busy host left the ratios unsure: an interval from a
+    fifth to a thousand says nothing. A contestant that fails leaves; its earlier rounds are dropped."""
     standing = dict(kernels)
     times: dict[str, list[float]] = {name: [] for name in standing}
     failures: dict[str, str] = {}
     ends = clock() + policy.final_time_s
-    for done in range(policy.final_rounds):
+    for done in range(policy.final_rounds_most):
         if not standing or (done >= FEWEST and clock() >= ends):
+            break
+        if done >= policy.final_rounds and decided([times[name] for name in standing], policy):
             break
         for name in rng.sample(sorted(standing), len(standing)):
             kernel, calls = standing[name]
@@ -139,3 +142,14 @@ def contest(
                 failures[name] = f"{fault.outcome}: {fault}"
                 del standing[name]
     return Contest({name: tuple(times[name]) for name in standing}, failures)
+
+
+def decided(times: Sequence[Sequence[float]], policy: MeasurePolicy) -> bool:
+    """Every contestant's ratio to the fastest (by median), paired by rounds, has a narrow 95 % interval."""
+    fastest = min(times, key=statistics.median)
+    for others in times:
+        ratios = [a / b for a, b in zip(others, fastest, strict=True)]
+        interval = median_ci95(ratios)
+        if interval is None or interval[1] - interval[0] > policy.final_target_ci * statistics.median(ratios):
+            return False
+    return True

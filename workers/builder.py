@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from tuner.outcome import Outcome
 from workers.build import BuildResult
-from workers.child import ChildSpec, End, Failure, Reply
+from workers.child import ChildSpec, Reply
+from workers.child_end import End, Failure
 from workers.spare import ChildFailedToStart, SparedChild
 
 Json = Mapping[str, object]
@@ -68,7 +69,7 @@ class Builder:
         try:
             child = self._children.active()
         except ChildFailedToStart as fault:
-            return BuildResult(Outcome.BUILD_ERROR, error=f"the builder did not start: {fault}")
+            return BuildResult(_OUTCOMES[fault.end], error=f"the builder did not start: {fault}")
         message = {
             "workload": request.workload,
             "target": request.target,

@@ -19,25 +19,16 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import IO
+
+from workers.child_end import End, Failure, classify_status
+from workers.child_memory import group_resident_bytes, limit_bytes
 
 HEADER = struct.Struct("<IQ")
 _TICK_S = 0.05  # how often memory is looked at while a request runs
 _STDERR_CHARS = 2000
 _EXIT_WAIT_S = 5.0
 _BOOT = "import sys; sys.path[:] = {path!r}; from workers.child_entry import main; main({fd}, {life}, {entry!r})"
-
-
-class End(StrEnum):
-    """Why a request got no answer."""
-
-    ERROR = "error"  # the handler raised; the child lives on
-    TIMEOUT = "timeout"  # the limit passed: we killed it
-    CRASH = "crash"  # a fatal signal of its own, or it exited by itself
-    OUT_OF_MEMORY = "out_of_memory"  # over its limit: we killed it, or an allocation failed in it
-    LOST = "lost"  # a SIGKILL (or SIGTERM) that was not ours
-    CANCELLED = "cancelled"  # kill() was called from another thread
 
 
 @dataclass(frozen=True)
@@ -49,15 +40,6 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """`message` is one line for a user; `error_type` the exception's class name where the handler raised."""
-
-    end: End
-    message: str
-    error_type: str = ""
-
-
-@dataclass(frozen=True)
 class ChildSpec:
     """What to start. `entry` is ``module:factory``; factory(arguments) makes the handler, (message, payload) ->
     (message, payload), and does the slow imports. `environment` is set before anything else is imported."""
@@ -65,7 +47,7 @@ class ChildSpec:
     entry: str
     arguments: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    memory_limit_bytes: int = 0  # resident memory of the child and its own children; 0: none
+    memory_limit_bytes: int = 0  # resident memory of the child and its own children; 0: none; or HOST_SHARE
     start_timeout_s: float = 120.0
 
 
@@ -78,6 +60,7 @@ class ChildProcess:
 
     def __init__(self, spec: ChildSpec) -> None:
         self.spec = spec
+        self._memory_limit = limit_bytes(spec.memory_limit_bytes)
         self._lock = threading.Lock()
         self._ready = False
         self._ended_by: End | None = None
@@ -207,7 +190,7 @@ class ChildProcess:
         return Failure(End.ERROR, text, kind)
 
     def _over_memory(self) -> str | None:
-        limit = self.spec.memory_limit_bytes
+        limit = self._memory_limit
         if not limit:
             return None
         used = group_resident_bytes(self.pid)
@@ -263,23 +246,6 @@ class ChildProcess:
         return raw.decode(errors="replace").strip()
 
 
-_LOST = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGIO})
-
-
-def classify_status(status: int, words: str = "") -> Failure:
-    """The end of a child that we did not kill; `status` as subprocess gives it (negative: minus the signal)."""
-    tail = f": {words}" if words else ""
-    if status >= 0:
-        memory = "bad_alloc" in words or "MemoryError" in words
-        return Failure(End.OUT_OF_MEMORY if memory else End.CRASH, f"exited with status {status}{tail}")
-    name = signal.Signals(-status).name
-    if -status in _LOST:
-        return Failure(End.LOST, f"killed from outside by {name}{tail}")
-    if -status == signal.SIGABRT and "bad_alloc" in words:
-        return Failure(End.OUT_OF_MEMORY, f"an allocation failed{tail}")
-    return Failure(End.CRASH, f"crashed with {name}{tail}")
-
-
 def _parse(data: bytearray) -> tuple[dict[str, object], bytes] | None:
     if len(data) < HEADER.size:
         return None
@@ -289,24 +255,3 @@ def _parse(data: bytearray) -> tuple[dict[str, object], bytes] | None:
     body = HEADER.size + length
     message: dict[str, object] = json.loads(bytes(data[HEADER.size : body]))
     return message, bytes(data[body : body + extra])
-
-
-def group_resident_bytes(leader: int) -> int:
-    """Resident bytes of the session `leader` and its direct children (a compiler that it runs)."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    total = 0
-    for pid in (leader, *_children(leader)):
-        try:
-            with open(f"/proc/{pid}/statm") as file:
-                total += int(file.read().split()[1]) * page
-        except (OSError, IndexError):
-            continue  # it ended meanwhile
-    return total
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            return [int(text) for text in file.read().split()]
-    except OSError:
-        return []

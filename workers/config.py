@@ -18,7 +18,7 @@ class MeasurerConfig:
 
     `address` None starts a local Ray. `cores` are those that kernels run on and that builders share (0: all this
     process may use). `child_memory_bytes` limits the resident memory of one building or measuring child (0: four
-    fifths of the host's for real work, 1 GiB for a script). `scenario` answers in place of compiler and device.
+    fifths of its own host's for real work, 768 MiB for a script). `scenario` answers in place of compiler and device.
     """
 
     cache_dir: Path

@@ -17,8 +17,8 @@ import torch
 from search_space.gemm import GemmWorkload
 
 EPSILON_FP32 = 2.0**-24
-_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half an ulp, relative
-_TINY = {"bfloat16": 1e-30, "float16": 2.0**-25}
+_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}  # half an ulp, relative
+_TINY = {"bfloat16": 1e-30, "float16": 2.0**-25, "float32": 1e-30}
 _MOST_SETS = 64
 Call = Callable[[], None]
 Tensors = dict[str, Any]

@@ -21,7 +21,8 @@ from tuner.measurement import Measurement
 from tuner.outcome import Outcome
 from tuner.ports import MeasurePolicy, TaskRefused
 from workers import bench
-from workers.child import ChildProcess, ChildSpec, End, Failure, Reply
+from workers.child import ChildProcess, ChildSpec, Reply
+from workers.child_end import End, Failure
 from workers.device_lock import DeviceLease, HostLock
 from workers.final_bed import OUTCOMES, Entrant, OpenTask, RemoteBed
 from workers.median_interval import median_ci95

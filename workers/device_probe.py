@@ -19,7 +19,8 @@ from tuner.ports import DeviceInfo, MeasurePolicy, MeasurerUnavailable
 from tuner.roofs import Roofs
 from workers import gpu_host, host
 from workers.build.result import BuildToolMissing
-from workers.child import ChildProcess, ChildSpec, Failure
+from workers.child import ChildProcess, ChildSpec
+from workers.child_end import Failure
 from workers.gpu_host import Gpu
 from workers.script import Scenario
 

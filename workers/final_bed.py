@@ -10,7 +10,8 @@ from search_space.environment import EnvironmentIdentity
 from tuner.outcome import Outcome
 from tuner.ports import MeasurePolicy
 from workers import bench
-from workers.child import End, Failure, Reply
+from workers.child import Reply
+from workers.child_end import End, Failure
 
 Json = Mapping[str, object]
 

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Sequence
 
 from workers.child import ChildSpec
+from workers.child_memory import HOST_SHARE
 from workers.config import MeasurerConfig
 from workers.device import DeviceSettings
 from workers.device_probe import DeviceProbe
@@ -63,9 +64,8 @@ def builder_child(config: MeasurerConfig) -> ChildSpec:
 
 
 def _memory(config: MeasurerConfig) -> int:
-    if config.child_memory_bytes or config.scenario is None:
-        return config.child_memory_bytes
-    return SCRIPTED_MEMORY_BYTES
+    default = HOST_SHARE if config.scenario is None else SCRIPTED_MEMORY_BYTES
+    return config.child_memory_bytes or default
 
 
 def _environment(device_id: str, config: MeasurerConfig) -> dict[str, str]:

@@ -3,11 +3,17 @@
 import threading
 
 from tuner.ports import TaskRefused
-from workers.child import ChildProcess, ChildSpec, Failure
+from workers.child import ChildProcess, ChildSpec
+from workers.child_end import End
 
 
 class ChildFailedToStart(TaskRefused):
-    """The child's own imports or set-up failed: nobody's candidate is at fault, and another child would fail too."""
+    """The child's own imports or set-up failed: nobody's candidate is at fault, and another child would fail too.
+    `end` says how: LOST or CANCELLED when it was killed before it was ready."""
+
+    def __init__(self, message: str, end: End = End.ERROR) -> None:
+        super().__init__(message)
+        self.end = end
 
 
 class SparedChild:
@@ -22,18 +28,25 @@ class SparedChild:
         self.generation = 0  # counts the children that were ever active, so that a holder knows its state is gone
 
     def active(self) -> ChildProcess:
-        """The child that takes requests; a dead one is replaced. Raises ChildFailedToStart."""
+        """The child that takes requests; a dead one is replaced, one that was killed while it started once more.
+        Raises ChildFailedToStart."""
+        child = self._living()
+        failure = child.wait_ready()
+        if failure is not None and failure.end is End.LOST:
+            child = self._living()
+            failure = child.wait_ready()
+        if failure is not None:
+            raise ChildFailedToStart(failure.message, failure.end)
+        return child
+
+    def _living(self) -> ChildProcess:
         with self._guard:
             if self._active is None or not self._active.alive:
                 if self._active is not None:
                     self._active.close()
                 self._active = self._take_spare() or ChildProcess(self._spec)
                 self.generation += 1
-            child = self._active
-        failure = child.wait_ready()
-        if isinstance(failure, Failure):
-            raise ChildFailedToStart(failure.message)
-        return child
+            return self._active
 
     def prepare(self, wait: bool) -> None:
         """Start a spare if there is none. `wait`: until its imports are done, where they would disturb a timing."""

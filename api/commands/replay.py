@@ -12,14 +12,14 @@ from tilewright.cli.errors import FAILED, fail, print_json, shown
 from tilewright.cli.show import describe_workload, knobs_text, seconds
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
-from tuner.ports import Measurer, Trial
+from tuner.ports import Measurer, MeasurerUnavailable, TaskRefused, Trial
 from tuner.task import Task
 from tuner.views import NotFound, TrialView
 
 
 @shown
 def replay(
-    trial: Annotated[int, typer.Argument(help="the trial's id, as the trials table shows it")],
+    trial: Annotated[int, typer.Argument(help="the trial's id, as the trials table shows it", min=0, max=2**63 - 1)],
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
@@ -34,6 +34,8 @@ def replay(
     measurer = build_measurer(MeasurerChoice.parse("ray"))
     try:
         baseline, measured = _measure(measurer, Task(workload, target), view)
+    except (MeasurerUnavailable, TaskRefused) as fault:
+        fail(f"the trial cannot be measured here: {fault}")
     finally:
         measurer.close()
     document = {

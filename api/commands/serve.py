@@ -1,7 +1,10 @@
 """`tilewright serve`: HTTP service and runner on one machine, by one command."""
 
+import contextlib
 import logging
 import os
+import socket
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +15,12 @@ from api.app import create_app
 from api.auth import check_binding, read_keys
 from api.commands.database import open_database
 from api.commands.peers import Peers, check_peers
-from api.defaults import DEFAULT_PORT, default_database_url, default_key_file
+from api.defaults import DEFAULT_PORT, default_database_url, default_key_file, default_paths
 from api.errors import BindingRefused
 from api.logs import Form, configure
 from api.runner_process import RunnerProcess
 from api.wiring import MeasurerChoice, build_api_settings
-from tilewright.cli.errors import BAD_ARGUMENTS, fail, shown
+from tilewright.cli.errors import BAD_ARGUMENTS, Refused, fail, shown
 
 log = logging.getLogger("tilewright.serve")
 
@@ -49,29 +52,64 @@ def serve(
     except (ValueError, OSError) as fault:
         fail(str(fault), BAD_ARGUMENTS)
     url = db or default_database_url()
+    _check_cache(default_paths().cache)
     store = open_database(url, migrate=True)
     keyed = bool(keys) or store.has_keys()
     try:
-        check_binding(host, keyed)
-    except BindingRefused as fault:
+        listener = _listen(host, port, keyed)
+    except Refused:
         store.close()
-        fail(str(fault), BAD_ARGUMENTS)
+        raise
     child = RunnerProcess(url, choice.text, ray, cores, lease_s, peer or (), log_format) if runner else None
     try:
         if child is not None:
             child.start()
-        log.info("dashboard at http://%s:%d/ (database %s, process %d)", host, port, _shown(url), os.getpid())
-        uvicorn.run(
+        _announce(host, listener.getsockname()[1], url)
+        config = uvicorn.Config(
             create_app(store, build_api_settings(keys, keyed=keyed, keep_days=keep_days)),
-            host=host,
-            port=port,
             log_level="warning",
             timeout_graceful_shutdown=5,  # open event streams would hold the end up for ever
         )
+        with contextlib.suppress(KeyboardInterrupt):  # raised again by uvicorn once it has ended in order
+            uvicorn.Server(config).run(sockets=[listener])
     finally:
         if child is not None:
             child.stop()
         store.close()
+        listener.close()
+
+
+def _listen(host: str, port: int, keyed: bool) -> socket.socket:
+    """Bound before anything is started, so that a port in use is one line and leaves nothing behind."""
+    try:
+        check_binding(host, keyed)
+    except BindingRefused as fault:
+        raise Refused(str(fault), BAD_ARGUMENTS) from fault
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as fault:
+        listener.close()
+        raise Refused(f"cannot listen on {host}, port {port}: {fault.strerror}. Another --port may be free") from fault
+    return listener
+
+
+def _check_cache(folder: Path) -> None:
+    """A runner that cannot write there would fail again and again."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as fault:
+        raise Refused(
+            f"the cache folder {folder} cannot be written ({fault.strerror}): set TILEWRIGHT_CACHE"
+        ) from fault
+
+
+def _announce(host: str, port: int, url: str) -> None:
+    shown = f"[{host}]" if ":" in host else host
+    log.info("dashboard at http://%s:%d/ (database %s, process %d)", shown, port, _shown(url), os.getpid())
 
 
 def _shown(url: str) -> str:

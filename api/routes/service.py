@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter, Depends, Response
 
-from api import present, schemas
+from api import present, service_schemas
 from api.admission import known_targets
 from api.openapi import problem_responses
 from api.service import OnlyQuery, Service, Svc
@@ -17,14 +17,14 @@ log = logging.getLogger(__name__)
 router = APIRouter(tags=["service"], dependencies=[Depends(OnlyQuery())])
 
 
-@router.get("/v1/workers", response_model=schemas.Workers, responses=problem_responses())
-def workers(svc: Svc) -> schemas.Workers:
+@router.get("/v1/workers", response_model=service_schemas.Workers, responses=problem_responses())
+def workers(svc: Svc) -> service_schemas.Workers:
     """The devices that runners report, alive or lost."""
-    return schemas.Workers(items=[present.worker(d) for d in svc.store.devices(svc.settings.now())])
+    return service_schemas.Workers(items=[present.worker(d) for d in svc.store.devices(svc.settings.now())])
 
 
-@router.get("/v1/targets", response_model=schemas.Targets, responses=problem_responses())
-def targets(svc: Svc) -> schemas.Targets:
+@router.get("/v1/targets", response_model=service_schemas.Targets, responses=problem_responses())
+def targets(svc: Svc) -> service_schemas.Targets:
     """What a job may name as its target, and the structures the search has for each."""
     devices = svc.store.devices(svc.settings.now())
     items = []
@@ -32,7 +32,7 @@ def targets(svc: Svc) -> schemas.Targets:
         sketches = [s for s in registry.all_sketches().values() if s.target_kind == target.kind]
         mine = [d for d in devices if d.target == target]
         items.append(
-            schemas.TargetItem(
+            service_schemas.TargetItem(
                 target=present.target(target),
                 devices=len(mine),
                 alive=sum(d.alive for d in mine),
@@ -40,26 +40,28 @@ def targets(svc: Svc) -> schemas.Targets:
                 sketches=sorted(s.name for s in sketches),
             )
         )
-    return schemas.Targets(items=items)
+    return service_schemas.Targets(items=items)
 
 
-@router.get("/health/live", response_model=schemas.Health)
-async def live() -> schemas.Health:
+@router.get("/health/live", response_model=service_schemas.Health)
+async def live() -> service_schemas.Health:
     """The process answers."""
-    return schemas.Health(status="live")
+    return service_schemas.Health(status="live")
 
 
 @router.get(
     "/health/ready",
-    response_model=schemas.Health,
-    responses={503: {"model": schemas.Health, "description": "Something that jobs need is not there: see `checks`"}},
+    response_model=service_schemas.Health,
+    responses={
+        503: {"model": service_schemas.Health, "description": "Something that jobs need is not there: see `checks`"}
+    },
 )
-def ready(svc: Svc, response: Response) -> schemas.Health:
+def ready(svc: Svc, response: Response) -> service_schemas.Health:
     """Whether a job submitted now would be worked on: the database, a runner, a healthy device."""
     checks = _checks(svc)
     well = all(check.ok for check in checks.values())
     response.status_code = 200 if well else 503
-    return schemas.Health(status="ready" if well else "unavailable", checks=checks)
+    return service_schemas.Health(status="ready" if well else "unavailable", checks=checks)
 
 
 @router.get(
@@ -74,31 +76,31 @@ def metrics(svc: Svc) -> Response:
     return Response(svc.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _checks(svc: Service) -> dict[str, schemas.Check]:
+def _checks(svc: Service) -> dict[str, service_schemas.Check]:
     try:
         svc.store.ping()
         devices = svc.store.devices(svc.settings.now())
     except Exception:
         log.exception("the database is not ready")
-        return {"database": schemas.Check(ok=False, detail="cannot be read; the service's log says why")}
+        return {"database": service_schemas.Check(ok=False, detail="cannot be read; the service's log says why")}
     return {
-        "database": schemas.Check(ok=True, detail="reachable, schema as expected"),
+        "database": service_schemas.Check(ok=True, detail="reachable, schema as expected"),
         "runner": _runner(devices),
         "devices": _devices(devices),
     }
 
 
-def _runner(devices: Sequence[DeviceView]) -> schemas.Check:
+def _runner(devices: Sequence[DeviceView]) -> service_schemas.Check:
     runners = {d.runner_id for d in devices if d.alive}
     lost = {d.runner_id for d in devices} - runners
     detail = f"{len(runners)} alive" + (f", {len(lost)} lost" if lost else "")
-    return schemas.Check(ok=bool(runners), detail=detail)
+    return service_schemas.Check(ok=bool(runners), detail=detail)
 
 
-def _devices(devices: Sequence[DeviceView]) -> schemas.Check:
+def _devices(devices: Sequence[DeviceView]) -> service_schemas.Check:
     alive = [d for d in devices if d.alive]
     sick = [d for d in alive if not d.healthy]
     detail = f"{len(alive) - len(sick)} healthy"
     if sick:
         detail += f"; not healthy: {', '.join(f'{d.device_id} ({d.detail})' for d in sick)}"
-    return schemas.Check(ok=len(alive) > len(sick), detail=detail)
+    return service_schemas.Check(ok=len(alive) > len(sick), detail=detail)

@@ -31,7 +31,7 @@ from tuner.ports import (
     Trial,
 )
 from tuner.presets import Preset
-from tuner.promotion import promote
+from tuner.promotion import promote, settled
 from tuner.round import TaskSearch
 from tuner.task import Task, TuningRecord
 
@@ -220,13 +220,16 @@ class TaskRun:
             self.search.trials,
             np.random.default_rng(c.lease.spec.seed),
             config=c.preset.final,
+            incumbent=served,
         )
         self._tell_peers(final, best)
         if best is None:
             log.warning("every finalist of task %d failed: %s", self.leased.index, dict(final.failures))
             return
         with c.phases.spend("store"):
-            beaten = next((x.candidate for x in final.contestants if x.candidate == served), None)
+            stood = any(x.candidate == served for x in final.contestants)
+            # A final that was too noisy to say anything takes no schedule's place.
+            beaten = served if stood and settled(best, c.preset.final) else None
             c.store.promote(c.lease, self.leased.task_id, best, session.artifact(best.artifact), beaten)
 
     def _tell_peers(self, final: Final, best: BestConfig | None) -> None:

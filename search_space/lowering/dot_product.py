@@ -21,7 +21,7 @@ from search_space.lowering.emit import (
     workspace,
 )
 from search_space.lowering.gemm_operands import GemmOperands, zero
-from search_space.lowering.packing import copy_a_rows
+from search_space.lowering.packing import copied_a_rows
 
 Expr = Any
 
@@ -41,11 +41,7 @@ def dot_product(plan: DotPlan) -> tirx.PrimFunc:
 
     def body() -> None:
         ops = GemmOperands.declare(plan.workload)
-        rows = None
-        if plan.copy_a:
-            w = plan.workload
-            rows = workspace(w.batch * w.m * w.k)
-            copy_a_rows(ops, plan.unit.lanes, rows)
+        rows = copied_a_rows(ops, plan.unit.lanes) if plan.copy_a else None
         with loop(plan.grains, parallel=True) as task:
             _task(plan, ops, rows, task)
 

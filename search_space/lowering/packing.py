@@ -3,7 +3,7 @@
 from typing import Any
 
 from search_space.cpu_tile_plan import TilePlan
-from search_space.lowering.emit import Buffer, at, each_vector, loop, narrow, store, tile_start
+from search_space.lowering.emit import Buffer, at, each_vector, loop, narrow, store, tile_start, workspace
 from search_space.lowering.gemm_operands import GemmOperands
 
 Expr = Any
@@ -60,9 +60,10 @@ def pack_a_whole(ops: GemmOperands, plan: TilePlan, to: Buffer) -> None:
         each_vector(w.k, min(4, w.k), copy)
 
 
-def copy_a_rows(ops: GemmOperands, lanes: int, to: Buffer) -> None:
-    """A as float32 [batch, m, k], by all cores."""
+def copied_a_rows(ops: GemmOperands, lanes: int) -> Buffer:
+    """A as float32 [batch, m, k], written by all cores before anything that follows."""
     w = ops.workload
+    to = workspace(w.batch * w.m * w.k)
     with loop(w.batch * w.m, parallel=True) as row:
 
         def copy(p: Expr, width: int) -> None:
@@ -71,3 +72,4 @@ def copy_a_rows(ops: GemmOperands, lanes: int, to: Buffer) -> None:
             store(to, value, at(row * w.k + p, width))
 
         each_vector(w.k, lanes if ops.a_stride_k == 1 else 1, copy)
+    return to

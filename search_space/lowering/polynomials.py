@@ -1,6 +1,6 @@
-"""exp2 and erf as vector code: T.exp and T.erf become one libm call a lane, over ten times slower.
+"""erf and the activations as vector code: T.exp and T.erf become one libm call a lane, over ten times slower.
 
-Coefficients are Chebyshev fits made at import, so that nothing here is a table to trust.
+Coefficients are a Chebyshev fit made at import, so that nothing here is a table to trust.
 """
 
 import math
@@ -10,18 +10,14 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from tvm.tirx.script.builder import ir as T
 
-from search_space.lowering.emit import constant, splat, vector_type
+from search_space.lowering.emit import constant
+from search_space.lowering.vector_math import LOG2_E, exp2
 
 Expr = Any
 
 # erf(x) = x * P(x^2) on [-EDGE, EDGE]; beyond it erf is 1 to float32's last bit (1 - erf(3.9) = 3.5e-8).
 _ERF_EDGE = 3.9
 _ERF_DEGREE = 15
-_EXP2_DEGREE = 6
-# Adding 1.5 * 2^23 to a float32 of magnitude below 2^22 rounds it to an integer, which stands in the low bits.
-_ROUND = 12582912.0
-# Below 2^-126 float32 has no normal numbers; the exponent arithmetic needs one.
-_EXP2_LOW, _EXP2_HIGH = -126.0, 126.0
 
 
 def _fit_erf() -> list[float]:
@@ -32,15 +28,7 @@ def _fit_erf() -> list[float]:
     return [float(c) for c in chebyshev.cheb2poly(chebyshev.chebfit(s, g, _ERF_DEGREE))]
 
 
-def _fit_exp2() -> list[float]:
-    """Coefficients of 2^f on [-0.5, 0.5], lowest first."""
-    s = np.cos(np.pi * (np.arange(512) + 0.5) / 512)
-    c = chebyshev.cheb2poly(chebyshev.chebfit(s, np.exp2(s / 2), _EXP2_DEGREE))
-    return [float(v) * 2.0**i for i, v in enumerate(c)]
-
-
 _ERF = _fit_erf()
-_EXP2 = _fit_exp2()
 
 
 def _horner(coefficients: list[float], x: Expr, lanes: int) -> Expr:
@@ -58,20 +46,9 @@ def erf(x: Expr, lanes: int) -> Expr:
     return clipped * _horner(_ERF, s, lanes)
 
 
-def exp2(y: Expr, lanes: int) -> Expr:
-    """2^y of a float32 vector for y in [-126, 126] (clipped to it), relative error below 3e-7."""
-    y = T.Bind(T.max(T.min(y, constant(_EXP2_HIGH, lanes)), constant(_EXP2_LOW, lanes)))
-    bits = T.Bind(T.reinterpret(vector_type("int32", lanes), y + constant(_ROUND, lanes)))
-    # The round trip through int32 hides (y + c) - c, which TVM would simplify to y.
-    whole = T.reinterpret(vector_type("float32", lanes), bits) - constant(_ROUND, lanes)
-    f = T.Bind(y - whole)
-    p = T.reinterpret(vector_type("int32", lanes), _horner(_EXP2, f, lanes))
-    return T.reinterpret(vector_type("float32", lanes), p + T.shift_left(bits, splat(T.int32(23), lanes)))
-
-
 def exp(x: Expr, lanes: int) -> Expr:
     """e^x of a float32 vector; clipped to 2^-126 .. 2^126."""
-    return exp2(x * constant(math.log2(math.e), lanes), lanes)
+    return exp2(x * constant(LOG2_E, lanes), lanes)
 
 
 def activation(epilogue: str, x: Expr, lanes: int) -> Expr:

@@ -69,7 +69,16 @@ def store(buffer, offset, value, lanes: int) -> None:
 
 def exp2_nonpositive(y, lanes: int):
     """2^y for y <= 0, at most 2 units in the last place off; exactly 1 at 0 and exactly 0 at -127 and below."""
-    y = T.Bind(T.max(y, f32(-127.0, lanes)))
+    return _exp2(T.Bind(T.max(y, f32(-127.0, lanes))), lanes)
+
+
+def exp2(y, lanes: int):
+    """2^y for y clipped to [-126, 126], where float32 has normal numbers; relative error below 3e-7."""
+    return _exp2(T.Bind(T.max(T.min(y, f32(126.0, lanes)), f32(-126.0, lanes))), lanes)
+
+
+def _exp2(y, lanes: int):
+    """2^whole through the exponent's bits, times the polynomial of the rest in [-0.5, 0.5]."""
     # Through the integer type, because TVM simplifies (y + c) - c to y.
     t = T.Bind(T.reinterpret(_typed("int32", lanes), y + f32(_ROUND, lanes)))
     f = T.Bind(y - (T.reinterpret(_typed("float32", lanes), t) - f32(_ROUND, lanes)))

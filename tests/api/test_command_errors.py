@@ -1,6 +1,7 @@
 """Whatever a user points a command at: one line that says what is wrong, the right exit status, nothing on stdout."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +59,21 @@ def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path, command:
 )
 def test_what_is_wrong_is_named(tmp_path: Path, command: list[str], status: int, message: str) -> None:
     refused(run(tmp_path, *command), status, message)
+
+
+def test_a_port_in_use_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        refused(run(tmp_path, "serve", "--port", port), 1, f"cannot listen on 127.0.0.1, port {port}")
+
+
+def test_a_cache_folder_that_cannot_be_written_is_told_at_start(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    refused(run(tmp_path, "serve", "--port", "0"), 1, "set TILEWRIGHT_CACHE")
+
+
+@pytest.mark.parametrize("number", ["-1", "99999999999999999999999", "1.5", "x"])
+def test_a_trial_that_no_database_could_hold_is_refused(tmp_path: Path, number: str) -> None:
+    refused(run(tmp_path, "replay", "--", number), 2, "TRIAL")

@@ -147,6 +147,6 @@ def test_counts_add_up_over_jobs(store):
     store.create_job(job_spec(), None, 1.0)
     counts = store.counts()
     assert dict(counts.jobs) == {S.RUNNING: 1, S.QUEUED: 1}
-    assert dict(counts.trials) == {Outcome.OK: 2, Outcome.BUILD_ERROR: 1}
+    assert {outcome: n for outcome, n in counts.trials.items() if n} == {Outcome.OK: 2, Outcome.BUILD_ERROR: 1}
     assert counts.schedules == 0
     assert dict(counts.lookups) == {"exact": 0, "nearest": 0, "stale": 0, "missed": 0}

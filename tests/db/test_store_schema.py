@@ -1,5 +1,6 @@
 """The schema: migrations give what the models say, and a database that is not ours is refused, never changed."""
 
+import random
 import shutil
 import sqlite3
 import subprocess
@@ -161,6 +162,53 @@ def test_a_damaged_file_is_refused_and_not_overwritten(migrated_file, tmp_path, 
         with pytest.raises(StoreDamaged, match="restore it from a backup"):
             attempt()
     assert path.read_bytes() == before
+
+
+def refused_unchanged(path: Path, content: bytes) -> bool:
+    """Opening and migrating a file of `content` either works or is refused with what to do, the file as it was."""
+    told: list[str] = []
+    for migrate_first in (False, True):
+        path.write_bytes(content)
+        try:
+            open_store(str(path), migrate=migrate_first).close()
+        except (StoreDamaged, SchemaMismatch) as fault:
+            told.append(str(fault))
+    if told:
+        assert path.read_bytes() == content
+    assert all("backup" in message or "migrate" in message for message in told)
+    return len(told) == 2
+
+
+def test_a_file_cut_anywhere_is_refused_and_not_overwritten(migrated_file, tmp_path):
+    whole = migrated_file.read_bytes()
+    cuts = (1, 15, 16, 17, 99, 100, 511, 512, 4095, 4096, 4097, 8192, len(whole) - 4096, len(whole) - 1)
+    for cut in cuts:
+        assert refused_unchanged(tmp_path / f"cut-{cut}.db", whole[:cut]), cut
+
+
+def test_random_bytes_are_refused_and_not_overwritten(migrated_file, tmp_path):
+    rng = random.Random(3)
+    header = migrated_file.read_bytes()[:100]
+    for number, size in enumerate((1, 16, 100, 512, 4096, 40_960)):
+        noise = rng.randbytes(size)
+        assert refused_unchanged(tmp_path / f"noise-{number}.db", noise)
+        assert refused_unchanged(tmp_path / f"header-{number}.db", header + noise)
+
+
+def test_single_bytes_that_changed_are_refused_or_harmless(migrated_file, tmp_path):
+    rng = random.Random(4)
+    whole = migrated_file.read_bytes()
+    for number, at in enumerate((18, 19, 47, 56, 59, 96)):  # versions, format and text encoding in the header
+        bad = bytearray(whole)
+        bad[at] ^= 0x80
+        refused_unchanged(tmp_path / f"header-{number}.db", bytes(bad))
+    refused = 0
+    for number in range(11):  # the tenth breaks a name in the schema, so that it is no text
+        bad = bytearray(whole)
+        for _ in range(20):
+            bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
+        refused += refused_unchanged(tmp_path / f"flipped-{number}.db", bytes(bad))
+    assert refused > 0
 
 
 def test_a_server_that_is_not_there_is_unavailable():

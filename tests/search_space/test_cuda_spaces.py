@@ -91,7 +91,7 @@ def test_what_no_sketch_can_do_is_refused_by_field(change: dict[str, object], fi
 
 
 def test_an_older_card_is_refused_by_its_arch() -> None:
-    old = Target(kind="cuda", arch="sm_80", model="A100", cores=108)
+    old = Target(kind="cuda", arch="sm_70", model="V100", cores=80)
     reasons = refusals(workload(m=64, n=64, k=64, dtype="bf16"), old)
     assert {r.field for r in reasons} >= {"target.arch"}
 

@@ -19,11 +19,21 @@ READY_S = 150.0
 
 
 class RunningService:
-    """`tilewright serve` on a database in `folder`; `script` stands in for compiler and device where given."""
+    """`tilewright serve` on a database in `folder`, or at `database`; `script` stands in for compiler and device where
+    given, `environment` changes variables of its processes."""
 
-    def __init__(self, folder: Path, script: Mapping[str, Any] | None = None, *more: str, lease_s: float = 4.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        script: Mapping[str, Any] | None = None,
+        *more: str,
+        lease_s: float = 4.0,
+        database: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder, self.port = folder, free_port()
-        self.database = f"sqlite:///{folder / 'tilewright.db'}"
+        self.database = database or f"sqlite:///{folder / 'tilewright.db'}"
+        self._changes = dict(environment or {})
         self.log = folder / "serve.log"
         self.arguments = ["--db", self.database, "--port", str(self.port), "--lease-s", str(lease_s), *more]
         if script is not None:
@@ -36,7 +46,7 @@ class RunningService:
     @property
     def environment(self) -> dict[str, str]:
         folders = {"TILEWRIGHT_DATA": str(self.folder), "TILEWRIGHT_CACHE": str(self.folder / "cache")}
-        return {**os.environ, **folders}
+        return {**os.environ, **folders, **self._changes}
 
     def start(self) -> Self:
         with self.log.open("ab") as out:
@@ -57,7 +67,11 @@ class RunningService:
             return False
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()  # else it would go on starting runners long after the test
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.stop()

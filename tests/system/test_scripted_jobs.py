@@ -45,6 +45,26 @@ def test_the_budget_is_met_exactly_and_no_candidate_is_measured_twice(service: R
     assert len(set(proposals(service, job["id"]))) == 150
 
 
+def test_a_budget_smaller_than_a_batch_is_shared_between_the_tasks(service: RunningService) -> None:
+    tasks = [{"workload": {**GEMM, "m": 32 * (i + 1)}} for i in range(4)]
+    job = service.finished(service.submit(tasks=tasks, max_trials=6))
+    assert (job["state"], job["trials"]["done"]) == ("completed", 6)
+    assert all(1 <= t["trials"] <= 3 for t in job["tasks"])
+    assert all(t["best"]["promoted"] for t in job["tasks"])
+
+
+@pytest.mark.slow
+def test_four_builders_propose_what_one_proposes(service: RunningService, tmp_path: Path) -> None:
+    """Results are told to the search in the order of the trials, so their order of arrival does not count (O13)."""
+    script = json.loads((service.folder / "script.json").read_text())
+    one = service.submit(seed=7, max_trials=64)
+    service.finished(one)
+    with RunningService(tmp_path, script, "--cores", "4") as other:
+        four = other.submit(seed=7, max_trials=64)
+        other.finished(four)
+        assert proposals(other, four) == proposals(service, one)
+
+
 def test_a_tiny_space_ends_by_itself(service: RunningService) -> None:
     tiny = {"op": "gemm", "m": 1, "n": 1, "k": 1, "dtype": "float32"}
     job = service.finished(service.submit(workload=tiny, max_trials=64))

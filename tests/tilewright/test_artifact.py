@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 import zipfile
 
 import pytest
@@ -49,6 +50,33 @@ def test_truncated(cut):
     blob = Artifact(MANIFEST, {"a": b"contents" * 50}).to_bytes()
     with pytest.raises(ArtifactError, match=r"damaged artifact .* re-export"):
         Artifact.from_bytes(blob[:cut])
+
+
+def test_random_bytes_and_random_damage_are_named_or_harmless():
+    """Without a digest to compare with: an artifact is refused as damaged, or what was read is what was written."""
+    rng = random.Random(11)
+    files = {"a": b"contents" * 40, "b": bytes(range(256))}
+    blob = Artifact(MANIFEST, files).to_bytes()
+    refused: list[str] = []
+    for _ in range(1500):
+        bad = bytearray(blob)
+        for _ in range(rng.choice([1, 1, 2, 8])):
+            at = rng.randrange(len(bad))
+            if rng.random() < 0.7:
+                bad[at] = rng.randrange(256)
+            else:
+                del bad[at : at + rng.randrange(1, 9)]
+        try:
+            read = Artifact.from_bytes(bytes(bad))
+        except ArtifactError as fault:
+            refused.append(str(fault))
+        else:
+            assert dict(read.files) == files
+    assert len(refused) > 1000
+    assert all("damaged artifact" in message for message in refused)
+    for _ in range(300):
+        with pytest.raises(ArtifactError, match="damaged artifact"):
+            Artifact.from_bytes(rng.randbytes(rng.randrange(2000)))
 
 
 def rewritten(change, **files):

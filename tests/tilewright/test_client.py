@@ -85,3 +85,26 @@ def test_a_number_that_json_cannot_hold_is_named() -> None:
     with client(lambda request: httpx.Response(500)) as c, pytest.raises(ApiError) as caught:
         c.submit(body)
     assert (caught.value.status, caught.value.problem["field"]) == (422, "tasks.0.workload.scale")
+
+
+@pytest.mark.parametrize("job", ["../schedules/best", "a/b", "a?limit=1", "a#b", "job 1", "ü", "%2e%2e"])
+def test_an_id_stays_one_part_of_the_path(job: str) -> None:
+    seen = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.raw_path.decode())
+        return httpx.Response(404, json={"detail": "no such job", "code": "not-found"})
+
+    with client(handler) as c:
+        for call in (c.job, c.schedule, c.artifact, lambda i: c.act(i, "cancel"), lambda i: list(c.events(i))):
+            with pytest.raises(ApiError, match="no such job"):
+                call(job)
+    assert [path.count("/") for path in seen] == [3, 3, 4, 4, 4]
+    assert not any("?" in path or ".." in path.split("/") for path in seen)
+
+
+@pytest.mark.parametrize("job", ["", " ", ".", ".."])
+def test_an_id_that_is_none_is_not_found_and_nothing_is_sent(job: str) -> None:
+    with client(lambda request: pytest.fail(str(request.url))) as c, pytest.raises(ApiError) as caught:
+        c.job(job)
+    assert caught.value.status == 404

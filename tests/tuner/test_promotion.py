@@ -8,7 +8,7 @@ from synthetic import IDENTITY, ROOFS, Plain, Tiled, failed, gemm, ok, record, s
 from search_space.candidate import Candidate
 from tuner.best import BestConfig, Contestant, Final
 from tuner.presets import FinalConfig
-from tuner.promotion import finalists, median_interval, promote
+from tuner.promotion import finalists, median_interval, promote, settled
 from tuner.roofs import Roofs
 
 COMPLEXITY = {"plain": 1, "tiled": 2}
@@ -27,8 +27,8 @@ def times(latency_s: float, noise: float = 0.001, seed: int = 0) -> tuple[float,
     return tuple((latency_s * DRIFT * jitter).tolist())
 
 
-def entry(candidate: Candidate, latency_s: float, seed: int, name: str | None = None) -> Contestant:
-    return Contestant(name or candidate.key, times(latency_s, seed=seed), candidate, f"sha-{candidate.key}", 1e-6)
+def entry(candidate: Candidate, latency_s: float, seed: int, noise: float = 0.001) -> Contestant:
+    return Contestant(candidate.key, times(latency_s, noise, seed=seed), candidate, f"sha-{candidate.key}", 1e-6)
 
 
 def vendor(latency_s: float, name: str = "torch") -> Contestant:
@@ -36,14 +36,17 @@ def vendor(latency_s: float, name: str = "torch") -> Contestant:
 
 
 def run(
-    *contestants: Contestant, roofs: Roofs | None = ROOFS, failures: dict[str, str] | None = None
+    *contestants: Contestant,
+    roofs: Roofs | None = ROOFS,
+    failures: dict[str, str] | None = None,
+    incumbent: Candidate | None = None,
 ) -> BestConfig | None:
     final = Final(contestants, IDENTITY, (0.0, 1.0), failures or {})
-    return promote(final, task(), roofs, COMPLEXITY, 64, np.random.default_rng(0))
+    return promote(final, task(), roofs, COMPLEXITY, 64, np.random.default_rng(0), incumbent=incumbent)
 
 
-def won(*contestants: Contestant) -> BestConfig:
-    best = run(*contestants)
+def won(*contestants: Contestant, incumbent: Candidate | None = None) -> BestConfig:
+    best = run(*contestants, incumbent=incumbent)
     assert best is not None
     return best
 
@@ -77,8 +80,9 @@ def test_roofline():
 
 
 def test_inside_the_noise_the_incumbent_stays():
-    best = won(entry(TILED[0], 1.000e-3, 1), entry(TILED[1], 1.001e-3, 2, "incumbent"), entry(PLAIN, 1.001e-3, 3))
-    assert best.candidate == TILED[1]
+    entries = entry(TILED[0], 1.000e-3, 1), entry(TILED[1], 1.001e-3, 2), entry(PLAIN, 1.001e-3, 3)
+    assert won(*entries, incumbent=TILED[1]).candidate == TILED[1]
+    assert won(*entries).candidate == PLAIN
 
 
 def test_inside_the_noise_the_simplest_wins():
@@ -93,8 +97,8 @@ def test_inside_the_noise_and_as_simple_the_smallest_key_wins():
 
 
 def test_outside_the_noise_neither_counts():
-    best = won(entry(TILED[0], 1.00e-3, 1), entry(TILED[1], 1.03e-3, 2, "incumbent"), entry(PLAIN, 1.03e-3, 3))
-    assert best.candidate == TILED[0]
+    entries = entry(TILED[0], 1.00e-3, 1), entry(TILED[1], 1.03e-3, 2), entry(PLAIN, 1.03e-3, 3)
+    assert won(*entries, incumbent=TILED[1]).candidate == TILED[0]
 
 
 def test_a_slower_schedule_is_promoted_but_the_vendor_served():
@@ -104,6 +108,38 @@ def test_a_slower_schedule_is_promoted_but_the_vendor_served():
     assert best.speedup == pytest.approx(1 / 1.5, rel=0.002)
     assert best.baseline_name == "torch"
     assert best.baseline_latency_s == pytest.approx(1.15e-3, rel=0.01)
+
+
+def disturbed(contestant: Contestant, seed: int) -> Contestant:
+    """Times that a busy host stretched, each by up to a thousand."""
+    stretch = np.exp(np.random.default_rng(seed).uniform(0.0, np.log(1024.0), ROUNDS))
+    return dataclasses.replace(contestant, run_secs=tuple((np.array(contestant.run_secs) * stretch).tolist()))
+
+
+def test_a_final_that_decided_nothing_promotes_nobody_as_faster():
+    """The median says 3, the interval from two thirds to fourteen: the vendor's kernel goes on being served."""
+    noisy = won(disturbed(entry(TILED[0], 1e-3, 1), 6), disturbed(vendor(4e-3), 56))
+    assert noisy.speedup is not None
+    assert noisy.speedup > 1.5
+    assert noisy.speedup_ci95 is not None
+    assert noisy.speedup_ci95[0] < 1.0 < 1.5 < noisy.speedup_ci95[1]
+    assert noisy.served == "vendor"
+    assert not settled(noisy)
+    calm = won(entry(TILED[0], 1e-3, 1), vendor(4e-3))
+    assert calm.served == "tilewright"
+    assert settled(calm)
+
+
+def test_a_wide_interval_that_leaves_no_doubt_is_enough():
+    best = won(disturbed(entry(TILED[0], 1e-9, 1), 2), disturbed(vendor(1e-3), 4))
+    assert best.speedup_ci95 is not None
+    assert best.speedup_ci95[0] > 1.0
+    assert best.served == "tilewright"
+    assert not settled(best)
+
+
+def test_a_narrow_interval_round_one_serves_by_its_median():
+    assert won(entry(TILED[0], 1e-3, 1, noise=0.05), vendor(1.01e-3)).served == "tilewright"
 
 
 def test_without_a_vendor_there_is_no_speedup():

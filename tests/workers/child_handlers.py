@@ -38,3 +38,10 @@ def make(arguments: Mapping[str, object]):
         raise AssertionError(do)
 
     return handle
+
+
+def killed_at_start(arguments: Mapping[str, object]):
+    """Notes that it started, then is killed from outside before it is ready."""
+    with open(str(arguments["note"]), "a") as file:
+        file.write("x")
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -11,6 +11,7 @@ from tuner.outcome import Outcome
 from tuner.ports import MeasurePolicy
 from workers import bench
 from workers.bench import Rejected
+from workers.median_interval import median_ci95
 
 POLICY = MeasurePolicy(min_repeats=5, time_share_s=10.0)
 
@@ -135,3 +136,29 @@ def test_a_contest_ends_after_a_whole_round_once_its_time_is_over() -> None:
     contest = bench.contest(ToldBed(), kernels, policy, random.Random(0), ticking(1.0))
     assert len(contest.times["a"]) == len(contest.times["b"])
     assert 6 <= len(contest.times["a"]) < 50
+
+
+def noisy(latency_s: float, spread: float, rng: random.Random) -> Iterator[float]:
+    return (latency_s * rng.uniform(1.0, spread) for _ in itertools.count())
+
+
+def test_a_contest_goes_on_until_its_ratios_are_sure() -> None:
+    """Times that a busy host stretches up to a hundredfold for 60 rounds, then calm."""
+    rng = random.Random(5)
+    busy = {name: itertools.islice(noisy(0.001, 100.0, rng), 60) for name in "ab"}
+    kernels = {name: (itertools.chain(times, itertools.repeat(0.001)), 1) for name, times in busy.items()}
+    policy = MeasurePolicy(final_rounds=21, final_rounds_most=400)
+    contest = bench.contest(ToldBed(), kernels, policy, random.Random(0), ticking(0.0))
+    assert 60 < len(contest.times["a"]) == len(contest.times["b"]) < 400
+    low, high = median_ci95([a / b for a, b in zip(contest.times["a"], contest.times["b"], strict=True)]) or (0.0, 9.0)
+    assert high - low < 0.1
+
+
+def test_a_contest_that_stays_unsure_ends() -> None:
+    rng = random.Random(5)
+    kernels = {name: (noisy(0.001, 1000.0, rng), 1) for name in "ab"}
+    policy = MeasurePolicy(final_rounds=21, final_rounds_most=50)
+    contest = bench.contest(ToldBed(), kernels, policy, random.Random(0), ticking(0.0))
+    assert len(contest.times["a"]) == 50
+    contest = bench.contest(ToldBed(), kernels, MeasurePolicy(final_time_s=30.0), random.Random(0), ticking(1.0))
+    assert 21 < len(contest.times["a"]) < MeasurePolicy().final_rounds_most

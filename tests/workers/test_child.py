@@ -1,5 +1,6 @@
 """Every way in which a child can end is told apart, and nothing is left behind."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -10,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from workers.child import ChildProcess, ChildSpec, End, Failure, Reply, classify_status
+from workers import child_memory
+from workers.child import ChildProcess, ChildSpec, Reply
+from workers.child_end import End, Failure, classify_status
+from workers.child_memory import HOST_SHARE, limit_bytes
+from workers.config import MeasurerConfig
+from workers.host import memory_bytes
+from workers.host_devices import builder_child, settings
 
 HERE = Path(__file__).parent
 
@@ -82,6 +89,25 @@ def test_a_hang_is_a_timeout_and_its_own_children_go_too(tmp_path):
         failure = child.request({"do": "hang", "note": str(tmp_path / "pid")}, timeout_s=1.0)
         assert failure == Failure(End.TIMEOUT, "took longer than 1 s")
         assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_real_child_may_use_four_fifths_of_its_host(tmp_path, monkeypatch):
+    config = MeasurerConfig(tmp_path, tmp_path, tmp_path)
+    for child in (
+        settings("cpu:here", config).child,
+        builder_child(config),
+    ):
+        assert child.memory_limit_bytes == HOST_SHARE
+    explicit = dataclasses.replace(config, child_memory_bytes=3 << 30)
+    assert settings("cpu:here", explicit).child.memory_limit_bytes == 3 << 30
+
+    assert limit_bytes(HOST_SHARE) == int(0.8 * memory_bytes())
+    monkeypatch.setattr(child_memory, "memory_bytes", lambda: 320 << 20)
+    with ChildProcess(spec(memory_limit_bytes=HOST_SHARE)) as child:
+        failure = child.request({"do": "allocate"}, timeout_s=60)
+        assert isinstance(failure, Failure)
+        assert failure.end is End.OUT_OF_MEMORY
+        assert "the limit is 256 MiB" in failure.message
 
 
 def test_too_much_memory_is_told_apart():

@@ -36,8 +36,8 @@ class Service:
     def job(self, job_id):
         return {"id": job_id, "tasks": self.tasks}
 
-    def get(self, path):
-        assert path == "/v1/schedules/sch_1"
+    def schedule(self, schedule_id):
+        assert schedule_id == "sch_1"
         return self.detail
 
     def artifact(self, schedule_id):

@@ -184,7 +184,7 @@ def show_schedule(
     from tilewright.export import describe_artifact
 
     with connect(url, key, db) as client:
-        data = client.get(f"/v1/schedules/{schedule}")
+        data = client.schedule(schedule)
         try:
             program = describe_artifact(client.artifact(schedule), assembly=asm)
         except ArtifactError as fault:
@@ -198,18 +198,22 @@ def show_schedule(
 
 def main() -> None:
     """Entry point: exit status 0 done, 1 the job failed, 2 bad arguments, 130 interrupted."""
-    names = {e.name for e in entry_points(group="tilewright.commands")}
-    wanted = next((a for a in sys.argv[1:] if not a.startswith("-")), None)
-    if wanted in names:  # the service's commands cost its imports: only when asked for
-        extension = load_entry("tilewright.commands", str(wanted))
-        extension(app)
-    else:
-        for name in sorted(names):
-            app.command(name, help="(from the service)")(lambda: None)
     try:
+        _add_service_commands()
         app(standalone_mode=True)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _add_service_commands() -> None:
+    """They cost the service's imports: only the one that was asked for is loaded."""
+    names = {e.name for e in entry_points(group="tilewright.commands")}
+    wanted = next((a for a in sys.argv[1:] if not a.startswith("-")), None)
+    if wanted in names:
+        load_entry("tilewright.commands", str(wanted))(app)
+        return
+    for name in sorted(names):
+        app.command(name, help="(from the service)")(lambda: None)
 
 
 __all__ = ["FAILED", "app", "main"]

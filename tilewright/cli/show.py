@@ -43,6 +43,14 @@ def rate(tflops: float | None) -> str:
     return f"{tflops:.3g} TFLOP/s" if tflops >= 1 else f"{tflops * 1e3:.3g} GFLOP/s"
 
 
+def speedup(best: Json) -> str:
+    """The ratio to the vendor's kernel with its 95 % interval: without it a busy host's figure looks like any other."""
+    ratio, interval = best.get("speedup_vs_baseline"), best.get("speedup_ci95")
+    if ratio is None:
+        return "-"
+    return f"{ratio:.2f}" + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else "")
+
+
 def knobs_text(knobs: Json) -> str:
     return " ".join(f"{k}={v}" for k, v in sorted(knobs.items()))
 
@@ -56,8 +64,7 @@ def best_table(console: Console, best: Json) -> None:
     table.add_row("latency", f"{seconds(best.get('latency_s'))}, {rate(best.get('tflops'))}")
     if baseline:
         table.add_row(str(baseline.get("name")), seconds(baseline.get("latency_s")))
-    speedup = best.get("speedup_vs_baseline")
-    table.add_row("speedup", "-" if speedup is None else f"{speedup:.2f}")
+    table.add_row("speedup", speedup(best))
     roofline = best.get("roofline") or {}
     if roofline.get("fraction") is not None:
         table.add_row("roofline", f"{roofline['fraction']:.2f} of the {roofline['bound']} roof")
@@ -74,13 +81,13 @@ def job_table(console: Console, job: Json) -> None:
         table.add_column(column)
     for task in job["tasks"]:
         best = task.get("best") or {}
-        speedup, fraction = best.get("speedup_vs_baseline"), best.get("roofline_fraction")
+        fraction = best.get("roofline_fraction")
         table.add_row(
             describe_workload(task["workload"]),
             str(task["trials"]),
             seconds(best.get("latency_s")),
             rate(best.get("tflops")),
-            "-" if speedup is None else f"{speedup:.2f}",
+            speedup(best),
             "-" if fraction is None else f"{fraction:.2f}",
         )
     console.print(table)

@@ -29,7 +29,10 @@ def read_suite(path: Path) -> list[dict[str, object]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         raise BadSuite(f"{path}: {fault}") from None
-    tasks = _from_json(path, text) if path.suffix == ".json" else _from_csv(path, text)
+    try:
+        tasks = _from_json(path, text) if path.suffix == ".json" else _from_csv(path, text)
+    except csv.Error as fault:
+        raise BadSuite(f"{path}: {fault}") from None
     if not tasks:
         raise BadSuite(f"{path}: no workload in it")
     return _merged(tasks)

@@ -7,6 +7,8 @@ it is; the other files are the code and, for reading, the TIR script and the ass
 import hashlib
 import io
 import json
+import lzma
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -17,6 +19,19 @@ MANIFEST = "manifest.json"
 SCRIPT = "kernel.tir.py"
 ASSEMBLY = "kernel.s"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip can hold
+# What zipfile raises for bytes that are no archive, or one whose flags say that it is encrypted, split or packed by
+# a method nobody knows.
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    lzma.LZMAError,
+    KeyError,
+    ValueError,
+    EOFError,
+    OSError,
+    RuntimeError,
+)
 _REQUIRED = ("schema", "kind", "workload", "candidate", "target", "inputs", "outputs")
 
 
@@ -80,7 +95,7 @@ class Artifact:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 files = {name: archive.read(name) for name in archive.namelist()}
             manifest = json.loads(files.pop(MANIFEST))
-        except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, NotImplementedError, OSError) as error:
+        except _UNREADABLE as error:
             raise damaged(str(error)) from None
         _check_manifest(manifest, files)
         return Artifact(manifest, files)

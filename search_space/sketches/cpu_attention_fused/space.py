@@ -7,34 +7,20 @@ output and adds to it. All temporaries are bounded by the slice and the block, w
 
 from search_space.attention import AttentionWorkload
 from search_space.cpu_attention import (
-    CpuAttentionSketch,
     Geometry,
     as_attention,
     cache_features,
-    column_tiles,
     grain_features,
     nearest_choice,
-    row_tiles,
     tile_features,
-    tile_registers,
-    tile_traffic,
-    tile_violation,
-    vector_multiples,
 )
-from search_space.cpu_model import at_most, ceil_div, round_up, vector_unit
+from search_space.cpu_attention_slices import BLOCKS_M, UNROLLS, SlicedAttentionSketch, slice_rows, slices, tile_knobs
+from search_space.cpu_model import at_most, ceil_div, round_up
 from search_space.knob import Knob, Knobs
-from search_space.sketch import Constraint, Resources, Traffic
 from search_space.target import Target
 from search_space.workload import Workload
 
 BLOCKS_N = (32, 64, 128, 256, 512, 1024)
-BLOCKS_M = (16, 32, 64, 128, 256, 512)
-UNROLLS = (1, 2, 4)
-# A task's temporaries beyond a few L2 caches only add traffic.
-WORKSPACE_IN_L2 = 8
-DEFAULT_L2 = 512 * 1024
-
-WORKSPACE = Constraint("workspace", f"a task's temporaries must fit {WORKSPACE_IN_L2} times the L2 cache")
 
 
 def block_keys(w: AttentionWorkload, knobs: Knobs) -> int:
@@ -43,66 +29,31 @@ def block_keys(w: AttentionWorkload, knobs: Knobs) -> int:
     return round_up(min(block, w.seq_kv), tile)
 
 
-def slice_rows(w: AttentionWorkload, knobs: Knobs) -> int:
-    """Query rows of a task: whole query tiles."""
-    rows = w.heads_q // w.heads_kv * w.seq_q
-    return round_up(min(int(knobs["block_m"]), rows), int(knobs["tile_m"]))
-
-
-def slices(w: AttentionWorkload, knobs: Knobs) -> int:
-    """Tasks of one KV head."""
-    return ceil_div(w.heads_q // w.heads_kv * w.seq_q, slice_rows(w, knobs))
-
-
-class CpuAttentionFused(CpuAttentionSketch):
+class CpuAttentionFused(SlicedAttentionSketch):
     name = "cpu_attention_fused"
     version = 1
     complexity = 2
+    # A task's temporaries beyond a few L2 caches only add traffic.
+    workspace_in_l2 = 8
+    workspace_holds = "a task's temporaries"
 
     def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
         w, g = as_attention(workload), Geometry.of(as_attention(workload), target)
-        lanes = g.unit.lanes
         return (
-            Knob("tile_m", row_tiles(g.rows), "query rows of a register tile"),
-            Knob("tile_n", vector_multiples(lanes, w.seq_kv), "keys of a register tile of scores"),
-            Knob("tile_v", column_tiles(lanes, w.head_dim_v), "value columns of a register tile of the output"),
+            *tile_knobs(w, g),
             Knob("block_n", at_most(BLOCKS_N, w.seq_kv), "keys packed and used at a time, rounded up to whole tiles"),
             Knob("block_m", at_most(BLOCKS_M, g.rows), "query rows of a parallel task, rounded up to whole tiles"),
             Knob("unroll", UNROLLS, "steps of both reductions unrolled"),
             Knob("pack_v", (False, True), "copy V to float32 tiles once a block, instead of reading it in place"),
         )
 
-    def violated(self, workload: Workload, target: Target, knobs: Knobs) -> Constraint | None:
-        w = as_attention(workload)
-        tiles = (int(knobs["tile_m"]), int(knobs["tile_n"]), int(knobs["tile_v"]))
-        broken = tile_violation(w, vector_unit(target), *tiles, int(knobs["unroll"]), bool(knobs["pack_v"]))
-        if broken is not None:
-            return broken
-        if self._workspace(w, knobs) > WORKSPACE_IN_L2 * (target.l2_bytes or DEFAULT_L2):
-            return WORKSPACE
-        return None
-
-    def _workspace(self, w: AttentionWorkload, knobs: Knobs) -> int:
+    def workspace(self, w: AttentionWorkload, knobs: Knobs) -> int:
         """Bytes of the temporaries of one task."""
         block, rows = block_keys(w, knobs), slice_rows(w, knobs)
         width = round_up(w.head_dim_v, int(knobs["tile_v"]))
         dim = round_up(w.head_dim, int(knobs["unroll"]))
         packed = block * (dim + (width if knobs["pack_v"] else 0))
         return 4 * (packed + rows * (dim + width + 2) + int(knobs["tile_m"]) * block)
-
-    def resources(self, workload: Workload, target: Target, knobs: Knobs) -> Resources:
-        w, g = as_attention(workload), Geometry.of(as_attention(workload), target)
-        widths = (int(knobs["tile_n"]), int(knobs["tile_v"]))
-        return Resources(
-            registers=max(tile_registers(int(knobs["tile_m"]), n, g.unit) for n in widths),
-            threads=g.heads * slices(w, knobs),
-            workspace_bytes=self._workspace(w, knobs),
-        )
-
-    def traffic(self, workload: Workload, target: Target, knobs: Knobs) -> Traffic:
-        w = as_attention(workload)
-        tiles = (int(knobs["tile_m"]), int(knobs["tile_n"]), int(knobs["tile_v"]))
-        return tile_traffic(w, target, slices(w, knobs), *tiles)
 
     def features(self, workload: Workload, target: Target, knobs: Knobs) -> dict[str, float]:
         w, g = as_attention(workload), Geometry.of(as_attention(workload), target)
@@ -119,7 +70,7 @@ class CpuAttentionFused(CpuAttentionSketch):
             pack_per_fma=1.0 / min(rows, g.rows),
         )
         packed = 4 * block * (w.head_dim + w.head_dim_v)
-        out.update(cache_features(target, 4 * tiles[0] * block, packed, self._workspace(w, knobs)))
+        out.update(cache_features(target, 4 * tiles[0] * block, packed, self.workspace(w, knobs)))
         return out
 
     def seeds(self, workload: Workload, target: Target) -> tuple[Knobs, ...]:

@@ -5,13 +5,14 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from search_space.attention import AttentionWorkload
+from search_space.cpu_attention_slices import slice_rows, slices
 from search_space.knob import Knobs
 from search_space.lowered import Lowered
 from search_space.lowering import attention_tiles as parts
 from search_space.lowering import vector_math as vm
 from search_space.lowering.attention_problem import Operands, Problem, local, scratch
 from search_space.lowering.attention_tiles import Tiles
-from search_space.sketches.cpu_attention_materialised.space import padded_keys, slice_rows, slices
+from search_space.sketches.cpu_attention_materialised.space import padded_keys
 from search_space.target import Target
 
 
