@@ -118,9 +118,9 @@ def measure(database: str, records: int, calls: int) -> dict[str, object]:
     begin = time.perf_counter()
     shapes = fill(store, target, records)
     filled_s = time.perf_counter() - begin
+    jobs = [j.id for j in store.jobs(None, 1000, None).items]
     with_a_job_to_claim(store)
     settle(store)
-    jobs = [j.id for j in store.jobs(None, 1000, None).items]
     timings = {name: timed(calls, call) for name, call in queries(store, target, shapes, jobs).items()}
     out = {"database": store._tx.engine.dialect.name, "rows": rows(store), "bytes": size_bytes(store)}
     store.close()
