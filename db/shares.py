@@ -59,12 +59,13 @@ def should_yield(
         )
         if not comes_first:
             return False  # nor does any after it
-        if not targets or _can_run(session, waiting.id, waiting.spec, targets):
+        if not targets or can_run(session, waiting.id, waiting.spec, targets):
             return True
     return False
 
 
-def _can_run(session: Session, job_id: str, spec: str, targets: Sequence[Target]) -> bool:
+def can_run(session: Session, job_id: str, spec: str, targets: Sequence[Target]) -> bool:
+    """Whether one of the targets is what the job asks for, and each that its tasks are bound to is among them."""
     asked = spec_of(spec).target
     bound = session.scalars(
         select(TaskRow.target).where(TaskRow.job_id == job_id, TaskRow.target.is_not(None)).distinct()
