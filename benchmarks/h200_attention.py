@@ -21,10 +21,13 @@ RECORDS = Path("benchmarks/records/h200_attention.jsonl.gz")
 
 
 class AttentionRace(Race):
-    """Checks the ragged cases first, each candidate once; a wrong one is not timed."""
+    """Checks the ragged cases first, each candidate once; a wrong one is not timed. `module` runs the child."""
 
-    def __init__(self, folder: Path, log: TextIO, seconds: float, indices: list[int], check: bool) -> None:
-        super().__init__(seconds, log, indices, ["benchmarks.h200_attention", "child", str(folder)], restarts=10)
+    def __init__(
+        self, folder: Path, log: TextIO, seconds: float, indices: list[int], check: bool,
+        module: str = "benchmarks.h200_attention",
+    ) -> None:  # fmt: skip
+        super().__init__(seconds, log, indices, [module, "child", str(folder)], restarts=10)
         self._check = check
         self._wrong: list[str] = []
         self._checked: list[str] = []

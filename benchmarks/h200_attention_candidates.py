@@ -192,9 +192,36 @@ def race_entries() -> list[tuple[AttentionWorkload, list[Candidate]]]:
     return [(w, candidates(w)) for w in (*grid_workloads(), *grouped_workloads())]
 
 
-def _small(dim: int, dtype: str, causal: bool, lse: bool) -> AttentionWorkload:
-    data = {"heads": 2, "seq": 64, "head_dim": dim, "dtype": dtype, "causal": causal, "lse": lse}
+def _small(dim: int, dtype: str, causal: bool, lse: bool, **more: object) -> AttentionWorkload:
+    data = {"heads": 2, "seq": 64, "head_dim": dim, "dtype": dtype, "causal": causal, "lse": lse, **more}
     return AttentionWorkload.from_json(data)
+
+
+def _wider_domain() -> list[tuple[AttentionWorkload, Knobs]]:
+    """Head dims that are padded, another dim of V, windows and soft caps: checked, not timed."""
+    two = partial(_knobs, 128, 2, 2, "tma", "late", dynamic=True)
+    small = partial(_knobs, 64, 2, 1, "direct", "early", dynamic=True)
+    mask = {"diagonal": "mask"}
+    return [
+        (_small(8, "fp16", True, True), two()),
+        (_small(40, "bf16", True, True), small()),
+        (_small(72, "fp16", False, True), {**two(), **mask}),
+        (_small(80, "bf16", True, True), two()),
+        (_small(80, "fp16", False, True), {**_knobs(80, 3, 1, "direct", "max", rescale="under", lazy=8), **mask}),
+        (_small(96, "bf16", True, True), _knobs(128, 2, 1, "direct", "max", rescale="under", dynamic=True)),
+        (_small(192, "bf16", True, True), _knobs(96, 2, 1, "tma", "late", dynamic=True)),
+        (_small(192, "bf16", True, True, head_dim_v=128), _knobs(128, 2, 1, "tma", "late", dynamic=True)),
+        (_small(192, "fp16", False, True, head_dim_v=128), {**_knobs(112, 2, 1, "direct", "early", lazy=8), **mask}),
+        (_small(64, "bf16", True, True, head_dim_v=256), _knobs(64, 2, 2, "direct", "early", lazy=8)),
+        (_small(216, "fp16", True, True), _knobs(64, 2, 1, "tma", "early", dynamic=True)),
+        (_small(128, "bf16", True, True, window_left=100), two()),
+        (_small(128, "bf16", False, True, window_left=37, window_right=20), {**two(), **mask}),
+        (_small(64, "fp16", False, True, window_right=5), _knobs(64, 3, 2, "tma", "late")),
+        (_small(64, "bf16", False, True, window_left=200), {**two(), **mask}),
+        (_small(128, "bf16", True, True, window_left=0), _knobs(64, 3, 2, "tma", "late", dynamic=True)),
+        (_small(128, "bf16", True, True, softcap=20.0), two()),
+        (_small(256, "bf16", True, True, softcap=50.0, window_left=300), _knobs(80, 2, 1, "direct", "early", lazy=8)),
+    ]
 
 
 def checked_only() -> list[tuple[AttentionWorkload, Candidate]]:
@@ -221,7 +248,7 @@ def checked_only() -> list[tuple[AttentionWorkload, Candidate]]:
         if not causal:
             knobs = {**knobs, "diagonal": "mask"}
         out.append((w, Candidate.of(SKETCH.name, SKETCH.version, knobs)))
-    return out
+    return out + [(w, Candidate.of(SKETCH.name, SKETCH.version, knobs)) for w, knobs in _wider_domain()]
 
 
 def kernels() -> dict[str, tuple[AttentionWorkload, Candidate]]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from search_space.attention import AttentionWorkload
+from workers.reference import visible_mask
 
 _ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half an ulp, relative
 _CHUNK = 1 << 28  # scores held at once
@@ -35,14 +36,13 @@ def make_reference(w: AttentionWorkload, q: Any, k: Any, v: Any, dtype: Any = to
     Rows that see no key give 0 and an LSE of -inf.
     """
     u = _ROUNDING[w.dtype] * 1.01
-    value = torch.empty(w.batch, w.heads_q, w.seq_q, w.head_dim, device=q.device)
+    value = torch.empty(w.batch, w.heads_q, w.seq_q, w.head_dim_v, device=q.device)
     tolerance = torch.empty_like(value)
     lse = torch.empty(w.batch, w.heads_q, w.seq_q, device=q.device)
     repeats = w.heads_q // w.heads_kv
     flat = [heads_first(w, x) for x in (q, k, v)]
     rows = max(1, min(w.seq_q, _CHUNK // w.seq_kv))
     heads = max(1, min(w.heads_q, _CHUNK // (rows * w.seq_kv)))
-    keys = torch.arange(w.seq_kv, device=q.device)
     for b in range(w.batch):
         for h in range(0, w.heads_q, heads):
             mine = torch.arange(h, min(h + heads, w.heads_q), device=q.device)
@@ -50,9 +50,10 @@ def make_reference(w: AttentionWorkload, q: Any, k: Any, v: Any, dtype: Any = to
             for r in range(0, w.seq_q, rows):
                 end = min(r + rows, w.seq_q)
                 s = torch.matmul(flat[0][b, mine, r:end].to(dtype), kf.transpose(1, 2)).mul_(w.softmax_scale)
-                if w.causal:
-                    positions = torch.arange(r, end, device=q.device) + w.seq_kv - w.seq_q
-                    s.masked_fill_(keys[None, :] > positions[:, None], float("-inf"))
+                if w.softcap:
+                    s.div_(w.softcap).tanh_().mul_(w.softcap)
+                if w.causal or w.window_left >= 0 or w.window_right >= 0:
+                    s.masked_fill_(~visible_mask(w, r, end - r, q.device), float("-inf"))
                 part = torch.logsumexp(s, -1)
                 s.sub_(torch.where(part.isinf(), 0.0, part)[..., None]).exp_()
                 o = torch.matmul(s, vf)

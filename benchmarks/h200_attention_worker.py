@@ -141,7 +141,7 @@ def check_kernels(folder: Path, skip: set[str]) -> None:
             case = replace(
                 w, batch=batch, seq_q=seq_q, seq_kv=seq_kv, heads_q=heads_q, heads_kv=heads_kv, layout=layout
             )
-            known = (index, layout, spread, w.head_dim, w.dtype, w.causal)
+            known = (case.key, spread)
             if known not in references:
                 made = make_inputs(case, index, spread)
                 references[known] = made, ref.make_reference(case, *(made[n] for n in "qkv"), dtype=torch.float64)

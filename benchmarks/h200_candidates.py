@@ -4,22 +4,26 @@ Kernels take every extent at run time, so a few hundred cubins serve all shapes;
 (raster, dealing) cost no compilation.
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks import h200_shapes
+from benchmarks import h200_fitted, h200_shapes
 from search_space.candidate import Candidate
 from search_space.gemm import GemmWorkload
 from search_space.hopper import gemm_space
 from search_space.knob import Knobs
 from search_space.registry import get_sketch
+from search_space.sketches.cuda_gemm_mma import space as mma
 from search_space.sketches.cuda_gemm_padded import space as padded
+from search_space.sketches.cuda_gemm_simt import space as simt
 from search_space.sketches.cuda_gemm_skinny import space as skinny
+from search_space.sketches.cuda_gemm_splitk import space as splitk
 from search_space.sketches.cuda_gemm_streamk import space as streamk
 from search_space.sketches.cuda_gemm_ws import space as ws
 from search_space.target import Target
 
-PLANS: Mapping[str, Any] = {m.SKETCH.name: m.plan for m in (ws, streamk, skinny, padded)}
+PLANS: Mapping[str, Any] = {m.SKETCH.name: m.plan for m in (ws, streamk, splitk, skinny, padded, mma, simt)}
 H200 = Target(
     kind="cuda",
     arch="sm_90a",
@@ -129,7 +133,8 @@ _PADDED = (
 def candidates(w: GemmWorkload, target: Target = H200) -> list[Candidate]:
     """All legal prebuilt candidates of a shape, none twice."""
     out: dict[str, Candidate] = {}
-    for name, knobs in _choices(w):
+    fitted = () if gemm_space.unaligned_operands(w) else h200_fitted.choices(w, target)
+    for name, knobs in (*fitted, *_choices(w)):
         sketch = get_sketch(name)
         if sketch.refusal(w, target) is not None:
             continue
@@ -140,6 +145,7 @@ def candidates(w: GemmWorkload, target: Target = H200) -> list[Candidate]:
     return list(out.values())
 
 
+@functools.cache
 def race_entries() -> list[tuple[GemmWorkload, list[Candidate]]]:
     """Every (workload, candidates) of the race. Layouts, types and epilogues are checked on a sample of the
     candidates, another one for each workload."""

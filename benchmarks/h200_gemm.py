@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.h200_candidates import race_entries
 from benchmarks.h200_race import PLAN, Race
+from benchmarks.h200_shapes import is_among
+from benchmarks.h200_suites import SUITES
 
 
 def compile_all(folder: Path, jobs: int, seconds: float = math.inf) -> None:
@@ -50,8 +51,10 @@ def compile_all(folder: Path, jobs: int, seconds: float = math.inf) -> None:
 
 def wanted(args: argparse.Namespace) -> list[int]:
     """Indices of the entries to run, in order."""
-    entries = race_entries()
+    entries = SUITES[args.suite]()
     indices = [i for i, (w, _) in enumerate(entries) if args.low <= w.m <= args.high]
+    if args.shapes:
+        indices = [i for i in indices if is_among(entries[i][0], args.shapes)]
     if args.only:
         first, last = (int(x) for x in args.only.split(":"))
         indices = [i for i in indices if first <= i < last]
@@ -61,7 +64,7 @@ def wanted(args: argparse.Namespace) -> list[int]:
 def child(args: argparse.Namespace) -> None:
     from benchmarks import h200_worker
 
-    entries = race_entries()
+    entries = SUITES[args.suite]()
     have = {path.stem for path in args.folder.glob("*.cubin")}
     from benchmarks.h200_keys import kernel_key
 
@@ -100,8 +103,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seconds", type=float, default=500.0, help="stop after this many")
     parser.add_argument("--only", default="", help="FIRST:LAST entries of the race")
+    parser.add_argument("--shapes", type=Path, help="JSON list of [m, n, k]: these shapes of the models alone")
     parser.add_argument("--low", type=int, default=0, help="smallest m")
     parser.add_argument("--high", type=int, default=1 << 30, help="largest m")
+    parser.add_argument("--suite", choices=sorted(SUITES), default="gemm")
     parser.add_argument("--offset", type=int, default=0)
     parser.add_argument("--step", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -116,7 +121,8 @@ def main() -> None:
             log.write(
                 json.dumps({"environment": environment(), "date": time.strftime("%Y-%m-%d"), "begun": begun}) + "\n"
             )
-            Race(args.seconds, log, wanted(args), ["benchmarks.h200_gemm", "child", str(args.folder)]).run()
+            again = ["benchmarks.h200_gemm", "child", str(args.folder), "--suite", args.suite]
+            Race(args.seconds, log, wanted(args), again).run()
             log.write(json.dumps({"environment_after": environment(), "wall_s": time.time() - begun}) + "\n")
         print(f"raced in {time.time() - begun:.1f} s", flush=True)
 

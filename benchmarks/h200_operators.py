@@ -24,6 +24,8 @@ from search_space.workload import Workload, parse_workload
 _LINEAR = {"op": "gemm", "dtype": "bfloat16", "trans_b": True}
 _TINY = {"n": 256, "k": 256}
 _HEADS = {"op": "attention", "dtype": "bfloat16", "batch": 2, "heads_q": 8, "heads_kv": 2}
+_TRAINED = {**_HEADS, "seq_q": 200, "seq_kv": 333, "head_dim": 128, "causal": True}
+_TRAINED_ROWS = {**_HEADS, "seq_q": 256, "seq_kv": 256, "head_dim": 64, "layout": "bshd"}
 # Workload, sketch. The tiny ones are for host time: the device is never what is waited for.
 CASES: tuple[tuple[dict[str, Any], str], ...] = (
     ({**_LINEAR, "m": 16, **_TINY}, "cuda_gemm_skinny"),
@@ -41,6 +43,12 @@ CASES: tuple[tuple[dict[str, Any], str], ...] = (
     ({**_HEADS, "seq_q": 500, "seq_kv": 700, "head_dim": 128, "causal": True}, "cuda_attention_fwd"),
     ({**_HEADS, "seq_q": 320, "seq_kv": 320, "head_dim": 64, "layout": "bshd"}, "cuda_attention_fwd"),
     ({**_HEADS, "batch": 1, "seq_q": 128, "seq_kv": 128, "head_dim": 64}, "cuda_attention_fwd"),
+    # Attention with its gradient, in both layouts.
+    ({**_TRAINED, "lse": True}, "cuda_attention_fwd"),
+    ({**_TRAINED, "pass": "backward"}, "cuda_attention_bwd"),
+    ({**_TRAINED, "pass": "backward", "deterministic": True}, "cuda_attention_bwd"),
+    ({**_TRAINED_ROWS, "lse": True}, "cuda_attention_fwd"),
+    ({**_TRAINED_ROWS, "pass": "backward"}, "cuda_attention_bwd"),
 )
 
 

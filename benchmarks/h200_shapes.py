@@ -1,6 +1,7 @@
 """The GEMM shapes of the H200 race: linear layers of five models in bfloat16, unaligned sizes, and squares."""
 
 import csv
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,3 +53,8 @@ def layout_workloads() -> list[GemmWorkload]:
     out += [replace(base, m=201, n=329, k=455, trans_a=ta, trans_b=not ta, epilogue="bias") for ta in (False, True)]
     out.append(replace(base, m=67, n=331, k=453, batch=2, trans_b=True))
     return out
+
+
+def is_among(w: GemmWorkload, shapes: Path) -> bool:
+    """Whether the JSON file's list of [m, n, k] names this shape of a model's layer."""
+    return w.b_constant and [w.m, w.n, w.k] in json.loads(shapes.read_text())

@@ -100,6 +100,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Document], list[str]]], ...] = (
     ("h200_gemm_fp8", "float8 GEMM on an H200, beside torch._scaled_mm", summary_lines),
     ("h200_gemm_grouped", "Grouped GEMM on an H200, beside torch._grouped_mm", summary_lines),
     ("h200_attention", "Attention on an H200, beside cuDNN, FlashAttention-2 and -3", summary_lines),
+    ("h200_decode", "Decode attention on an H200, beside cuDNN, FlashAttention-2 and -3", summary_lines),
     ("search", "The search on recorded measurements", summary_lines),
 )
 COMPARED = frozenset({"latency_s", "baseline", "ratio", "ratio_ci95"})  # what a row of a comparison holds

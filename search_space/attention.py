@@ -27,6 +27,8 @@ class AttentionWorkload(Workload):
     `softcap` c > 0 replaces a score s by c * tanh(s / c) (Gemma 2, arXiv:2408.00118), before the mask.
     `scale` is 1 / sqrt(head_dim) unless given. `layout`: bhsd [batch, heads, seq, dim] (torch SDPA's) or bshd
     [batch, seq, heads, dim] (FlashAttention's). `lse`: the log-sum-exp [batch, heads_q, seq_q] float32 is wanted too.
+    `pass` backward: from q, k, v, o, lse and do (the gradient of o) to dq, dk and dv; those of a key head are summed
+    over its query heads; `deterministic`: the same bits from the same inputs, always.
     """
 
     op: ClassVar[str] = "attention"
@@ -146,13 +148,23 @@ class AttentionWorkload(Workload):
         q = self._tensor("q", self.heads_q, self.seq_q, self.head_dim)
         k = self._tensor("k", self.heads_kv, self.seq_kv, self.head_dim)
         v = self._tensor("v", self.heads_kv, self.seq_kv, self.head_dim_v)
-        return (q, k, v)
+        if self.pass_ == "forward":
+            return (q, k, v)
+        do = self._tensor("do", self.heads_q, self.seq_q, self.head_dim_v)
+        return (q, k, v, self._output(), self._lse(), do)
 
     def outputs(self) -> tuple[Operand, ...]:
-        o = self._tensor("o", self.heads_q, self.seq_q, self.head_dim_v)
-        if not self.lse:
-            return (o,)
-        return (o, Operand("lse", (self.batch, self.heads_q, self.seq_q), "float32", 4))
+        if self.pass_ == "backward":
+            dq = self._tensor("dq", self.heads_q, self.seq_q, self.head_dim)
+            dk = self._tensor("dk", self.heads_kv, self.seq_kv, self.head_dim)
+            return (dq, dk, self._tensor("dv", self.heads_kv, self.seq_kv, self.head_dim_v))
+        return (self._output(), self._lse()) if self.lse else (self._output(),)
+
+    def _output(self) -> Operand:
+        return self._tensor("o", self.heads_q, self.seq_q, self.head_dim_v)
+
+    def _lse(self) -> Operand:
+        return Operand("lse", (self.batch, self.heads_q, self.seq_q), "float32", 4)
 
     def _tensor(self, name: str, heads: int, seq: int, dim: int) -> Operand:
         inner = (heads, seq) if self.layout == "bhsd" else (seq, heads)

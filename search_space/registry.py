@@ -13,7 +13,7 @@ from search_space.target import Target
 from search_space.workload import Workload
 
 # Fields whose refusal says that a sketch is for other workloads or devices altogether.
-_MADE_FOR_OTHERS = ("op", "target.arch", "dtype_a", "groups")
+_MADE_FOR_OTHERS = ("op", "target.arch", "dtype_a", "groups", "pass")
 
 
 @functools.cache

@@ -32,6 +32,8 @@ ACTIVATION = 16.0
 SOFTMAX = 32.0
 # Smallest positive subnormal of each type: what rounding can lose near zero.
 _SUBNORMAL = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133, "float8_e4m3": 2.0**-9}
+# Weights below 2^-126 may be flushed to zero; what they are multiplied with stays far below 2^26.
+_FLUSHED = 2.0**-100
 _BLOCK_ELEMENTS = 1 << 24
 
 
@@ -58,8 +60,24 @@ def coefficients(workload: Workload) -> dict[str, dict[str, float]]:
         # With 16-bit inputs the weights P are rounded to that type before they are multiplied with V.
         values += DTYPES[workload.dtype].epsilon if workload.dtype != "float32" else 0.0
         scores = factor * math.sqrt(workload.head_dim) * _U
+        if workload.pass_ == "backward":
+            return _backward_coefficients(workload, factor, scores)
         return {"o": {"values": values, "scores": scores}, "lse": {"scores": scores}}
     raise ValueError(f"no acceptance rule for {workload.op}")
+
+
+def _backward_coefficients(w: AttentionWorkload, factor: float, scores: float) -> dict[str, dict[str, float]]:
+    """P and dS are rounded to a 16-bit input type before they are multiplied; dP and delta are sums over head_dim."""
+    rounding = DTYPES[w.dtype].epsilon if w.dtype != "float32" else 0.0
+    queries = w.seq_q * w.heads_q // w.heads_kv
+    terms = {"dq": w.seq_kv, "dk": queries, "dv": queries}
+    return {
+        name: {
+            "sums": (factor * (math.sqrt(count) + math.sqrt(w.head_dim_v)) + SOFTMAX) * _U + rounding,
+            "scores": scores,
+        }
+        for name, count in terms.items()
+    }
 
 
 class Acceptance:
@@ -115,6 +133,8 @@ def _tolerance(reference: Reference, name: str, dtype: str, factors: Mapping[str
     total = finite.abs() * DTYPES[dtype].epsilon + _SUBNORMAL[dtype]
     for term, factor in factors.items():
         total += factor * reference.magnitudes[name][term].reshape(-1)
+    if name in ("dq", "dk", "dv"):
+        total += _FLUSHED
     if name == "lse":
         total += SOFTMAX * _U * (1.0 + finite.abs())
     return total

@@ -7,11 +7,14 @@ large logits (naive softmax overflows), a constant sign of V (a 16-bit accumulat
 rows that see nothing.
 """
 
+import dataclasses
+
 import torch
 
 from search_space.attention import AttentionWorkload
 from search_space.gemm import GemmWorkload
 from search_space.workload import Operand, Workload
+from workers.reference import reference
 
 RECIPES = ("random", "adversarial")
 # Largest factor of the adversarial recipes: float16 must not overflow in one product (65504).
@@ -32,6 +35,9 @@ def make_inputs(workload: Workload, recipe: str = "random", device: str = "cpu")
         values = _gemm_random(workload, rng) if recipe == "random" else _gemm_cancelling(workload, rng)
     elif isinstance(workload, AttentionWorkload):
         values = _attention_random(workload, rng) if recipe == "random" else _attention_extreme(workload, rng)
+        if workload.pass_ == "backward":
+            values |= _of_forward(workload, values)
+            values["do"] = _normal(tuple(values["o"].shape), rng)
     else:
         raise ValueError(f"no input recipe for {workload.op}")
     return {o.name: values[o.name].to(torch_dtype(o.dtype)).contiguous() for o in workload.inputs()}
@@ -113,7 +119,14 @@ def _gemm_cancelling(workload: GemmWorkload, rng: torch.Generator) -> dict[str, 
 
 
 def _attention_random(workload: AttentionWorkload, rng: torch.Generator) -> dict[str, torch.Tensor]:
-    return {o.name: _normal(o.shape, rng) for o in workload.inputs()}
+    return {o.name: _normal(o.shape, rng) for o in workload.inputs() if o.name in ("q", "k", "v")}
+
+
+def _of_forward(workload: AttentionWorkload, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What the forward pass leaves to the backward: o and lse, of the operands as they are rounded."""
+    forward = dataclasses.replace(workload, pass_="forward", lse=True, deterministic=False)
+    dtype = torch_dtype(workload.dtype)
+    return dict(reference(forward, {name: values[name].to(dtype) for name in ("q", "k", "v")}).outputs)
 
 
 def _attention_extreme(workload: AttentionWorkload, rng: torch.Generator) -> dict[str, torch.Tensor]:

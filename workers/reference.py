@@ -38,6 +38,10 @@ def reference(workload: Workload, inputs: Mapping[str, torch.Tensor]) -> Referen
         return _grouped(workload, inputs) if workload.groups > 1 else _gemm(workload, inputs)
     if isinstance(workload, AttentionWorkload) and workload.pass_ == "forward" and workload.kv_layout == "dense":
         return _attention(workload, inputs)
+    if isinstance(workload, AttentionWorkload) and workload.pass_ == "backward" and workload.kv_layout == "dense":
+        from workers.reference_backward import attention_backward  # which is made of this module
+
+        return attention_backward(workload, inputs)
     raise ValueError(f"no reference for {workload.to_json()}")
 
 

@@ -102,7 +102,7 @@ def tile_violation(workload: Workload, target: Target, c: Tile, dependent: bool)
 
 
 def _shape_violation(c: Tile) -> Constraint | None:
-    if c.block_m % (64 if c.pingpong else 64 * c.consumers):
+    if c.block_m % c.row_step:
         return _ROWS
     if c.pingpong and c.consumers != 2:
         return _PINGPONG

@@ -4,6 +4,7 @@ from typing import Any
 
 from search_space.hopper.limits import resident_clusters
 from search_space.hopper.skinny import Skinny
+from search_space.hopper.split import SplitTile
 from search_space.hopper.tiles import Tile
 
 Json = dict[str, Any]
@@ -106,6 +107,33 @@ def skinny_launch(c: Skinny, multiprocessors: int, *, dependent: bool, persisten
         "clusters": integer(clusters),
         **{name: integer(name) for name in ("m", "n", "k")},
     }
+    kernel = {
+        "symbol": "main_kernel",
+        "grid": ["mul", clusters, c.cluster],
+        "block": c.threads,
+        "cluster": c.cluster,
+        "shared_bytes": c.shared_bytes(),
+        "dependent": dependent,
+        "arguments": arguments,
+    }
+    return {"workspace": {}, "kernels": [kernel]}
+
+
+def split_launch(c: SplitTile, *, group: int, by_n: bool, dependent: bool) -> Json:
+    """The kernel of `search_space.lowering.hopper_splitk`: one cluster a tile, all at once or in waves."""
+    clusters = tiles_formula(c)
+    arguments: Json = {
+        "A_map": c.tensor_map("a"),
+        "B_map": c.tensor_map("b"),
+        "C_ptr": pointer("c"),
+        "bias_ptr": pointer("bias"),
+        "group": integer(group),
+        "by_n": integer(int(by_n)),
+        "clusters": integer(clusters),
+        **{name: integer(name) for name in ("m", "n", "k", "batch")},
+    }
+    if c.store == "tma":
+        arguments["C_map"] = c.tensor_map("c")
     kernel = {
         "symbol": "main_kernel",
         "grid": ["mul", clusters, c.cluster],

@@ -13,6 +13,8 @@ REGISTERS_THREAD: Final = 255
 # TMA (cuTensorMapEncodeTiled): rows of a global tensor are multiples of 16 bytes, a box has at most 256 a side.
 TMA_ROW_BYTES: Final = 16
 TMA_BOX: Final = 256
+# Head dims of the attention kernels: rows that TMA can read, as wide as one wgmma multiplies.
+HEAD_DIMS: Final = tuple(range(TMA_ROW_BYTES // 2, 257, TMA_ROW_BYTES // 2))
 # Blocks of a portable cluster.
 CLUSTER_MAX: Final = 8
 # 32-bit indices address what plain stores write.

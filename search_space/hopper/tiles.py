@@ -50,9 +50,14 @@ class Tile:
         return self.cluster_m * self.cluster_n
 
     @property
+    def row_step(self) -> int:
+        """What block_m is a multiple of."""
+        return 64 if self.pingpong else 64 * self.consumers
+
+    @property
     def rows_of_64(self) -> int:
         """wgmma row blocks (64 rows) of one consumer."""
-        return self.block_m // (64 if self.pingpong else 64 * self.consumers)
+        return self.block_m // self.row_step
 
     @property
     def accumulators(self) -> int:

@@ -13,6 +13,7 @@ import operator
 
 from tvm.script import tirx as T
 
+from search_space.attention import UNLIMITED
 from search_space.hopper.attention_tiles import AttentionTile
 from search_space.lowering import hopper_ptx as ptx
 
@@ -53,21 +54,22 @@ def _pin():
 
 def attention_kernel(c: AttentionTile):
     """PrimFunc `main`(q, k, v, o[, lse][, counter], scalars); see AttentionTile.launch for the scalars."""
-    D, BQ, BKV, ST, QB, NC = c.head_dim, c.block_q, c.block_kv, c.stages, c.q_buffers, c.consumers
-    CHUNKS = D // _CHUNK
-    Q_EL, KV_EL = BQ * D, BKV * D
-    NS, NO, NP = BKV // 2, D // 2, BKV // 4
+    D, DV, BQ, BKV, ST, QB, NC = c.head_dim, c.head_dim_v, c.block_q, c.block_kv, c.stages, c.q_buffers, c.consumers
+    KCH, VCH = c.k_chunks, c.v_chunks
+    Q_EL, K_EL, V_EL = c.q_bytes // 2, c.k_bytes // 2, c.v_bytes // 2
+    NS, NO, NP = BKV // 2, DV // 2, BKV // 4
     PREG, CREG = c.registers
-    CAUSAL, PP = c.causal, c.pingpong
-    SKIP, HALF = c.causal and c.diagonal != "mask", c.causal and c.diagonal == "half"
+    LEFT, RIGHT, CAP, PP = c.window_left, c.right, c.softcap, c.pingpong
+    WINDOW, BOUNDED = LEFT != UNLIMITED, RIGHT != UNLIMITED  # keys end before the last one, or begin after the first
+    SKIP, HALF = BOUNDED and c.diagonal != "mask", BOUNDED and c.diagonal == "half"
     DYNAMIC, DIRECT, LAZY = c.dynamic, c.epilogue == "direct", c.lazy > 0
     BEFORE, UNDER, AFTER = (c.rescale == kind for kind in ("before", "under", "after"))
-    SCALE = c.scale * _LOG2E
+    SCALE = 1.0 if CAP else c.scale * _LOG2E
     dt, NEG = c.dtype, float("-inf")
     p = ptx.WGMMA_TYPE[dt]
     QK = f"wgmma.mma_async.sync.aligned.m64n{BKV}k16.f32.{p}.{p}"
     HALF_QK = f"wgmma.mma_async.sync.aligned.m64n{BKV // 2}k16.f32.{p}.{p}"
-    PV = f"wgmma.mma_async.sync.aligned.m64n{D}k16.f32.{p}.{p}"
+    PV = f"wgmma.mma_async.sync.aligned.m64n{DV}k16.f32.{p}.{p}"
     PACK = f"cvt.rn.{p}x2.f32"
     LOAD, STORE = ptx.tma_load(4, False), ptx.tma_store(4)
     HI_K = ptx.descriptor_high(1, 8 * _ROW // _UNIT)
@@ -80,7 +82,7 @@ def attention_kernel(c: AttentionTile):
         return [buffer[first + i] for i in range(n)]
 
     def multiply_qk(S, dq, dk, mma=QK, width=NS):
-        for kk in range(D // 16):
+        for kk in range(-(-D // 16)):
             inside, chunk = kk % 4 * 2, kk // 4
             a = dq + T.uint64(chunk * (BQ * _ROW // _UNIT) + inside)
             b = dk + T.uint64(chunk * (BKV * _ROW // _UNIT) + inside)
@@ -107,7 +109,7 @@ def attention_kernel(c: AttentionTile):
         T.func_attr({"global_symbol": "main"})
         q = T.match_buffer(q_ptr, (batch, seq_q, heads_q, D), dtype=dt, align=16)
         k = T.match_buffer(k_ptr, (batch, seq_kv, heads_kv, D), dtype=dt, align=16)
-        v = T.match_buffer(v_ptr, (batch, seq_kv, heads_kv, D), dtype=dt, align=16)
+        v = T.match_buffer(v_ptr, (batch, seq_kv, heads_kv, DV), dtype=dt, align=16)
         o = T.match_buffer(o_ptr, (batch, o_batch), dtype=dt, align=16)
         lse = T.match_buffer(lse_ptr, (batch, heads_q, seq_q), dtype="float32", align=4)
         counter = T.match_buffer(counter_ptr, (1,), dtype="int32", align=4)
@@ -130,8 +132,8 @@ def attention_kernel(c: AttentionTile):
 
         pool = T.SMEMPool()
         Qs = pool.alloc((QB * Q_EL,), dt, align=1024)
-        Ks = pool.alloc((ST * KV_EL,), dt, align=1024)
-        Vs = pool.alloc((ST * KV_EL,), dt, align=1024)
+        Ks = pool.alloc((ST * K_EL,), dt, align=1024)
+        Vs = pool.alloc((ST * V_EL,), dt, align=1024)
         q_full = pool.alloc((QB,), "uint64", align=8)
         q_empty = pool.alloc((QB,), "uint64", align=8)
         k_full = pool.alloc((ST,), "uint64", align=8)
@@ -164,7 +166,8 @@ def attention_kernel(c: AttentionTile):
         th: T.int32
         m0: T.int32                     # first query row of the tile
         shift: T.int32                  # query i sees keys up to i + shift
-        n: T.int32                      # key tiles of the query tile: one at least, if only to mask it
+        n: T.int32                      # the query tile's key tiles are [low, n): one at least, if only to mask it
+        low: T.int32
         qs: T.int32
         qph: T.int32
         ks: T.int32
@@ -176,7 +179,8 @@ def attention_kernel(c: AttentionTile):
         tile = bx
         step = 2 * (grid - bx) - 1
         q_tiles = (seq_q + BQ - 1) // BQ
-        shift = seq_kv - seq_q
+        shift = seq_kv - seq_q + (RIGHT if BOUNDED else 0)
+        low = 0
         qs = 0
         qph = 0
         ks = 0
@@ -203,10 +207,12 @@ def attention_kernel(c: AttentionTile):
 
         @T.inline
         def count_key_tiles():
-            if CAUSAL:
+            if BOUNDED:
                 n = (T.max(T.min(seq_kv, T.min(m0 + BQ, seq_q) + shift), 1) + BKV - 1) // BKV
             else:
                 n = (seq_kv + BKV - 1) // BKV
+            if WINDOW:
+                low = T.max(0, m0 + seq_kv - seq_q - LEFT) // BKV
 
         @T.inline
         def deal():
@@ -245,18 +251,18 @@ def attention_kernel(c: AttentionTile):
                 @T.inline
                 def load_k(j):
                     T.cuda.mbarrier_wait(k_empty.ptr_to([ks]), kph ^ 1)
-                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(k_full.ptr_to([ks]), T.uint32(c.kv_bytes))
-                    for ch in T.unroll(CHUNKS):
-                        T.ptx[LOAD](Ks.ptr_to([ks * KV_EL + ch * (BKV * _CHUNK)]), T.address_of(k_map),
+                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(k_full.ptr_to([ks]), T.uint32(c.k_bytes))
+                    for ch in T.unroll(KCH):
+                        T.ptx[LOAD](Ks.ptr_to([ks * K_EL + ch * (BKV * _CHUNK)]), T.address_of(k_map),
                                     ch * _CHUNK, hk, j * BKV, tb, k_full.ptr_to([ks]))
                     advance_k()
 
                 @T.inline
                 def load_v(j):
                     T.cuda.mbarrier_wait(v_empty.ptr_to([vs]), vph ^ 1)
-                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(v_full.ptr_to([vs]), T.uint32(c.kv_bytes))
-                    for ch in T.unroll(CHUNKS):
-                        T.ptx[LOAD](Vs.ptr_to([vs * KV_EL + ch * (BKV * _CHUNK)]), T.address_of(v_map),
+                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(v_full.ptr_to([vs]), T.uint32(c.v_bytes))
+                    for ch in T.unroll(VCH):
+                        T.ptx[LOAD](Vs.ptr_to([vs * V_EL + ch * (BKV * _CHUNK)]), T.address_of(v_map),
                                     ch * _CHUNK, hk, j * BKV, tb, v_full.ptr_to([vs]))
                     advance_v()
 
@@ -277,16 +283,16 @@ def attention_kernel(c: AttentionTile):
                     load_k(n - 1)
                     publish()
                     T.ptx.mbarrier.arrive.expect_tx.shared.b64(q_full.ptr_to([qs]), T.uint32(c.q_bytes))
-                    for ch in T.unroll(CHUNKS):
+                    for ch in T.unroll(KCH):
                         T.ptx[LOAD](Qs.ptr_to([qs * Q_EL + ch * (BQ * _CHUNK)]), T.address_of(q_map),
                                     ch * _CHUNK, th, m0, tb, q_full.ptr_to([qs]))
                     advance_q()
                     if DYNAMIC:
                         following = call(fetch, counter.ptr_to([0]), grid, tiles, returns="int32")
-                    for it in T.serial(n - 1):
+                    for it in T.serial(n - low - 1):
                         load_k(n - 2 - it)
                         load_v(n - 1 - it)
-                    load_v(0)
+                    load_v(low)
                     if DYNAMIC:
                         tile = following
                     else:
@@ -309,11 +315,14 @@ def attention_kernel(c: AttentionTile):
             shrink = T.alloc_local((2,), "float32")   # what the output so far is to be multiplied by
             limit = T.alloc_local((2,), "int32")
             left = T.alloc_local((2,), "int32")
+            floor = T.alloc_local((2,), "int32")
+            under = T.alloc_local((2,), "int32")
             w = T.alloc_local((4,), "uint32")
             grown: T.int32
             row: T.int32
             plain: T.int32                            # keys below this are seen by every row of the warpgroup
-            count: T.int32                            # key tiles that this warpgroup multiplies
+            plain_low: T.int32                        # and so are keys from here on, as far as a window goes
+            count: T.int32                            # key tiles that this warpgroup multiplies: [low, count)
             stored: T.int32
             half: T.int32
             dq0: T.uint64
@@ -331,29 +340,29 @@ def attention_kernel(c: AttentionTile):
             def issue_half_qk():
                 # The upper half of the keys is above the diagonal of all of this warpgroup's rows.
                 T.ptx.wgmma.fence.sync.aligned()
-                multiply_qk(S, dq0 + T.Cast("uint64", qs * (Q_EL // 8)), dk0 + T.Cast("uint64", ks * (KV_EL // 8)),
+                multiply_qk(S, dq0 + T.Cast("uint64", qs * (Q_EL // 8)), dk0 + T.Cast("uint64", ks * (K_EL // 8)),
                             HALF_QK, NS // 2)
                 T.ptx.wgmma.commit_group.sync.aligned()
 
             @T.inline
             def issue_qk():
                 T.ptx.wgmma.fence.sync.aligned()
-                multiply_qk(S, dq0 + T.Cast("uint64", qs * (Q_EL // 8)), dk0 + T.Cast("uint64", ks * (KV_EL // 8)))
+                multiply_qk(S, dq0 + T.Cast("uint64", qs * (Q_EL // 8)), dk0 + T.Cast("uint64", ks * (K_EL // 8)))
                 T.ptx.wgmma.commit_group.sync.aligned()
 
             @T.inline
             def issue_pv_of(it):
                 # Of a first tile that was half computed, only the half that is not zero.
                 T.ptx.wgmma.fence.sync.aligned()
-                multiply_pv(O, P, dv0 + T.Cast("uint64", vs * (KV_EL // 8)), range(BKV // 32))
+                multiply_pv(O, P, dv0 + T.Cast("uint64", vs * (V_EL // 8)), range(BKV // 32))
                 if (it > 0) | (half == 0):
-                    multiply_pv(O, P, dv0 + T.Cast("uint64", vs * (KV_EL // 8)), range(BKV // 32, BKV // 16))
+                    multiply_pv(O, P, dv0 + T.Cast("uint64", vs * (V_EL // 8)), range(BKV // 32, BKV // 16))
                 T.ptx.wgmma.commit_group.sync.aligned()
 
             @T.inline
             def issue_pv():
                 T.ptx.wgmma.fence.sync.aligned()
-                multiply_pv(O, P, dv0 + T.Cast("uint64", vs * (KV_EL // 8)), range(BKV // 16))
+                multiply_pv(O, P, dv0 + T.Cast("uint64", vs * (V_EL // 8)), range(BKV // 16))
                 T.ptx.wgmma.commit_group.sync.aligned()
 
             @T.inline
@@ -381,9 +390,27 @@ def attention_kernel(c: AttentionTile):
                 advance_v()
 
             @T.inline
+            def soften():
+                # cap * tanh(s / cap) in units of log2, by powers: tanh.approx would be off by 2^-11 of the cap.
+                for i in T.unroll(NS):
+                    T.ptx[_EX2](S[i], S[i] * T.float32(2 * c.scale * _LOG2E / (CAP or 1.0)))
+                    T.ptx["rcp.approx.ftz.f32"](S[i], S[i] + T.float32(1))
+                    S[i] = T.float32(CAP * _LOG2E) - T.float32(2 * CAP * _LOG2E) * S[i]
+
+            @T.inline
             def find_peaks(j):
                 # New maxima and the factor `shrink` for what was summed under the old ones.
-                if (j + 1) * BKV > plain:
+                if CAP > 0:
+                    soften()
+                if WINDOW:
+                    if ((j + 1) * BKV > plain) | (j * BKV < plain_low):
+                        for r in T.unroll(2):
+                            left[r] = limit[r] - j * BKV
+                            under[r] = floor[r] - j * BKV
+                        for i in T.unroll(NS):
+                            key = T.meta_var(i // 4 * 8 + i % 2)
+                            S[i] = T.Select((key < left[i % 4 // 2]) & (key >= under[i % 4 // 2]), S[i], T.float32(NEG))
+                elif (j + 1) * BKV > plain:
                     for r in T.unroll(2):
                         left[r] = limit[r] - j * BKV
                     for i in T.unroll(NS):
@@ -411,6 +438,8 @@ def attention_kernel(c: AttentionTile):
 
             @T.inline
             def exponentiate():
+                # Fused: right as long as half an ulp of the largest score is a power that P can hold (scores of 2^27).
+                # Rounded before the subtraction, head_dim 64 and 128 would be 6 to 10 % slower.
                 for i in T.unroll(NS):
                     T.ptx[_EX2](S[i], S[i] * T.float32(SCALE) - base[i % 4 // 2])
                 total[0] = total[0] + functools.reduce(operator.add, row_of(S, 0))
@@ -465,9 +494,13 @@ def attention_kernel(c: AttentionTile):
             def begin():
                 # Row limits, empty state, and tiles above the diagonal of all of this warpgroup's rows passed over.
                 row = m0 + wg * 64 + warp * 16 + lane // 4
-                plain = T.min(seq_kv, m0 + wg * 64 + shift + 1) if CAUSAL else seq_kv
+                plain = T.min(seq_kv, m0 + wg * 64 + shift + 1) if BOUNDED else seq_kv
+                if WINDOW:
+                    plain_low = m0 + wg * 64 + 63 + seq_kv - seq_q - LEFT
                 for r in T.unroll(2):
-                    if CAUSAL:
+                    if WINDOW:
+                        floor[r] = row + r * 8 + seq_kv - seq_q - LEFT - lane % 4 * 2
+                    if BOUNDED:
                         limit[r] = T.min(seq_kv, row + r * 8 + shift + 1) - lane % 4 * 2
                     else:
                         limit[r] = seq_kv - lane % 4 * 2
@@ -502,7 +535,7 @@ def attention_kernel(c: AttentionTile):
                 # store and four lanes fill a 32-byte sector of each row.
                 odd = T.meta_var(lane % 2)
                 for r in T.unroll(2):
-                    for f in T.unroll(D // 16):
+                    for f in T.unroll(DV // 16):
                         a0 = T.meta_var(f * 8 + 2 * r)
                         T.ptx[PACK](w[0], O[a0 + 1] * shrink[r], O[a0] * shrink[r])
                         T.ptx[PACK](w[1], O[a0 + 5] * shrink[r], O[a0 + 4] * shrink[r])
@@ -513,24 +546,28 @@ def attention_kernel(c: AttentionTile):
                         if row + r * 8 < seq_q:
                             at = T.meta_var(th * o_head + (row + r * 8) * o_row + f * 16 + odd * 8 + lane % 4 // 2 * 4)
                             T.ptx["st.global.v2.b32"](o.ptr_to([tb, at]), w[2], w[3])
+                    if DV % 16 > 0:
+                        T.ptx[PACK](w[0], O[NO - 4 + 2 * r + 1] * shrink[r], O[NO - 4 + 2 * r] * shrink[r])
+                        if row + r * 8 < seq_q:
+                            T.ptx["st.global.b32"](o.ptr_to([tb, th * o_head + (row + r * 8) * o_row + DV - 8 + lane % 4 * 2]), w[0])
 
             @T.inline
             def store_bulk():
                 # Each warp stages its 16 rows where its Q rows were, once no warp of the warpgroup can still read Q.
                 T.ptx.bar.sync(T.Cast("uint32", wg + 4), T.uint32(128))
-                for ch in T.unroll(CHUNKS):
-                    at = T.meta_var(qs * Q_EL + ch * (BQ * _CHUNK) + (wg * 64 + warp * 16) * _CHUNK)
-                    for part in T.unroll(_CHUNK // 16):
-                        a0 = T.meta_var(ch * (_CHUNK // 2) + part * 8)
-                        for i in T.unroll(4):
-                            T.ptx[PACK](w[i], O[a0 + 2 * i + 1] * shrink[i % 2], O[a0 + 2 * i] * shrink[i % 2])
-                        T.ptx["stmatrix.sync.aligned.m8n8.x4.shared.b16"](
-                            Qs.ptr_to([at + lane % 16 * _CHUNK + T.bitwise_xor(part * 2 + lane // 16, lane % 8) * 8]),
-                            w[0], w[1], w[2], w[3])
+                for f in T.unroll(-(-DV // 16)):
+                    at = T.meta_var(qs * Q_EL + f // 4 * (BQ * _CHUNK) + (wg * 64 + warp * 16) * _CHUNK)
+                    for i in T.unroll(4):
+                        # Behind a last half of 8 columns: what lies beyond the row is not stored.
+                        a0 = T.meta_var(T.min(f * 8 + 2 * i, NO - 4 + 2 * i % 4))
+                        T.ptx[PACK](w[i], O[a0 + 1] * shrink[i % 2], O[a0] * shrink[i % 2])
+                    T.ptx["stmatrix.sync.aligned.m8n8.x4.shared.b16"](
+                        Qs.ptr_to([at + lane % 16 * _CHUNK + T.bitwise_xor(f % 4 * 2 + lane // 16, lane % 8) * 8]),
+                        w[0], w[1], w[2], w[3])
                 T.ptx.fence.proxy.async_.shared__cta()
                 T.cuda.warp_sync()
                 if lane == 0:
-                    for ch in T.unroll(CHUNKS):
+                    for ch in T.unroll(VCH):
                         T.ptx[STORE](T.address_of(o_map), ch * _CHUNK, th, m0 + wg * 64 + warp * 16, tb,
                                      Qs.ptr_to([qs * Q_EL + ch * (BQ * _CHUNK) + (wg * 64 + warp * 16) * _CHUNK]))
                     T.ptx.cp.async_.bulk.commit_group()
@@ -556,11 +593,11 @@ def attention_kernel(c: AttentionTile):
                 exponentiate()
                 pack()
                 if DIRECT:
-                    if count == 1:
+                    if count - low == 1:
                         free_q()
                 elif QB == 2:
                     free_stored(qs ^ 1)               # of the tile before
-                for it in T.serial(count - 1):
+                for it in T.serial(count - low - 1):
                     if c.overlap:
                         T.cuda.mbarrier_wait(k_full.ptr_to([ks]), kph)
                         my_turn()
@@ -575,7 +612,7 @@ def attention_kernel(c: AttentionTile):
                         next_turn()
                         wait_qk(1)
                         if DIRECT:
-                            if it == count - 2:
+                            if it == count - low - 2:
                                 free_q()
                         find_peaks(count - 2 - it)
                         if c.pv_wait == "max":
@@ -598,7 +635,7 @@ def attention_kernel(c: AttentionTile):
                         issue_qk()
                         wait_qk(0)
                         if DIRECT:
-                            if it == count - 2:
+                            if it == count - low - 2:
                                 free_q()
                         find_peaks(count - 2 - it)
                         exponentiate()

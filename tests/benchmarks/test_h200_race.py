@@ -31,7 +31,7 @@ def test_every_candidate_is_legal_and_few_kernels_serve_all_shapes() -> None:
         for c in chosen:
             assert get_sketch(c.sketch).violated(w, H200, c.knobs) is None
             kernels.add(kernel_key(w, c))
-    assert len(kernels) < 400
+    assert len(kernels) < 800
 
 
 def test_a_kernel_does_not_depend_on_the_extents_but_on_the_tile() -> None:

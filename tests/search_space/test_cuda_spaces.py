@@ -11,14 +11,15 @@ from search_space.hopper.limits import SHARED_BLOCK_BYTES, resident_clusters
 from search_space.registry import generate_sketches, get_sketch, refusals
 from search_space.sketches.cuda_gemm_padded import space as padded
 from search_space.sketches.cuda_gemm_skinny import space as skinny
+from search_space.sketches.cuda_gemm_splitk import space as splitk
 from search_space.sketches.cuda_gemm_streamk import space as streamk
 from search_space.sketches.cuda_gemm_ws import space as ws
 from search_space.target import Target
 from tilewright.runtime.formula import evaluate
 
 H200 = Target(kind="cuda", arch="sm_90a", model="NVIDIA H200", cores=132, l2_bytes=60 << 20, shared_bytes=227 * 1024)
-NAMES = {"cuda_gemm_ws", "cuda_gemm_streamk", "cuda_gemm_skinny", "cuda_gemm_padded"}
-PLANS = {m.SKETCH.name: m.plan for m in (ws, streamk, skinny, padded)}
+NAMES = {"cuda_gemm_ws", "cuda_gemm_streamk", "cuda_gemm_splitk", "cuda_gemm_skinny", "cuda_gemm_padded"}
+PLANS = {m.SKETCH.name: m.plan for m in (ws, streamk, splitk, skinny, padded)}
 WORKLOADS = (
     {"m": 16, "n": 6144, "k": 4096, "dtype": "bf16", "trans_b": True, "b_constant": True},
     {"m": 128, "n": 10240, "k": 8192, "dtype": "bf16", "trans_b": True},
@@ -69,8 +70,10 @@ def test_each_workload_gets_the_structures_made_for_it() -> None:
         return {s.sketch.name for s in generate_sketches(workload(**data), H200)} & NAMES
 
     aligned = {"n": 4096, "k": 4096, "dtype": "bf16", "trans_b": True}
-    assert names(m=16, **aligned) == {"cuda_gemm_ws", "cuda_gemm_streamk", "cuda_gemm_skinny"}
-    assert names(m=4096, **aligned) == {"cuda_gemm_ws", "cuda_gemm_streamk"}
+    tiles = {"cuda_gemm_ws", "cuda_gemm_streamk", "cuda_gemm_splitk"}
+    assert names(m=16, **aligned) == {*tiles, "cuda_gemm_skinny"}
+    assert names(m=4096, **aligned) == tiles
+    assert names(m=4096, n=4096, k=64, dtype="bf16", trans_b=True) == tiles - {"cuda_gemm_splitk"}
     assert names(m=64, n=4096, k=4095, dtype="bf16", trans_b=True) == {"cuda_gemm_padded"}
     assert names(m=4096, n=4096, k=4096, dtype="fp32") & NAMES == set()
 
@@ -150,6 +153,55 @@ def test_the_grid_of_a_persistent_kernel_stops_at_what_is_resident() -> None:
     assert evaluate(launch["kernels"][0]["grid"], {"m": 256, "n": 512, "k": 64, "batch": 1}) == 4
     _, launch = ws.plan(big, H200, {**BASE, "persistent": False})  # type: ignore[arg-type]
     assert evaluate(launch["kernels"][0]["grid"], extents(big)) == 16 * 16 * 2
+
+
+SPLIT = {
+    "block_m": 128, "block_n": 192, "block_k": 64, "stages": 5, "consumers": 2, "split": 2, "turns": 1, "cluster_m": 1,
+    "cluster_n": 1, "store": "tma", "group": 8, "by_n": False, "dependent": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("knobs", "shape", "name"),
+    [
+        ({}, {}, None),
+        ({"split": 4}, {}, None),
+        ({"split": 8}, {}, "slice"),
+        ({"split": 8, "store": "direct"}, {}, None),
+        ({"split": 5, "store": "direct"}, {}, "slice"),
+        ({"split": 3}, {"k": 128}, "split"),
+        ({"stages": 2}, {}, "exchange"),
+        ({"split": 4, "cluster_m": 4}, {}, "cluster"),
+        ({"stages": 6}, {}, "shared_memory"),
+        ({"split": 1}, {}, "split"),
+        ({"split": 1, "turns": 2}, {}, "exchange"),
+        ({"block_m": 64}, {}, "rows"),
+        ({"block_m": 64, "turns": 2, "split": 1}, {}, None),
+        ({"turns": 2, "consumers": 1, "block_m": 64}, {}, "turns"),
+        ({"turns": 2, "block_n": 224, "split": 1}, {}, "accumulators"),
+        ({"dependent": True}, {}, "dependent"),
+    ],
+)
+def test_each_constraint_of_a_split_inside_a_cluster_is_found_and_named(
+    knobs: dict[str, object], shape: dict[str, object], name: str | None
+) -> None:
+    w = workload(**{"m": 512, "n": 1536, "k": 7168, "dtype": "bf16", "trans_b": True, **shape})
+    broken = splitk.SKETCH.violated(w, H200, {**SPLIT, **knobs})  # type: ignore[dict-item]
+    assert (broken.name if broken else None) == name
+
+
+@pytest.mark.parametrize("split", [2, 3, 4, 8])
+def test_a_split_divides_columns_and_memory_among_its_ranks(split: int) -> None:
+    w = workload(m=512, n=1536, k=7168, dtype="bf16", trans_b=True)
+    tile, launch = splitk.plan(w, H200, {**SPLIT, "split": split, "store": "direct"})  # type: ignore[arg-type]
+    assert tile.slice_width * split == 192
+    # What all ranks send to one owner is one tile of float32: its own slice from each of them.
+    assert tile.exchange_bytes == split * 128 * tile.slice_width * 4
+    assert tile.exchange_bytes <= tile.ring_bytes < tile.shared_bytes() <= SHARED_BLOCK_BYTES
+    kernel = launch["kernels"][0]
+    assert evaluate(kernel["grid"], extents(w)) == 4 * 8 * split
+    assert kernel["cluster"] == split
+    assert launch["workspace"] == {}
 
 
 @pytest.mark.parametrize("m", [64, 128, 300, 1000, 4096])

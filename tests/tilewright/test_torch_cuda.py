@@ -187,6 +187,43 @@ def test_a_product_and_both_of_its_gradients_are_tuned() -> None:
     assert (tw.counts().tuned, tw.counts().missed) == (3, 0)
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_attention_and_its_gradients_are_tuned(exact: bool) -> None:
+    torch.use_deterministic_algorithms(exact)
+    try:
+        q, k, v = rand(2, 8, 200, 128, grad=True), rand(2, 2, 333, 128, grad=True), rand(2, 2, 333, 128, grad=True)
+        grad = rand(2, 8, 200, 128)
+        out = tw.attention(q, k, v, causal=True)
+        found = torch.autograd.grad(out, (q, k, v), grad)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    leaves = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    wanted = torch.autograd.grad(attended(*leaves, True), leaves, grad.double())
+    for got, want in zip(found, wanted):
+        assert float((got.double() - want).norm() / want.norm()) < 0.012
+    assert (tw.counts().tuned, tw.counts().missed) == (2, 0)
+
+
+def test_gradients_of_rows_outermost_attention_are_tuned() -> None:
+    q, k, v = (rand(2, 256, heads, 64, grad=True) for heads in (8, 2, 2))
+    tw.attention(*(t.transpose(1, 2) for t in (q, k, v))).sum().backward()
+    leaves = [t.detach().double().transpose(1, 2).requires_grad_() for t in (q, k, v)]
+    wanted = torch.autograd.grad(attended(*leaves, False).sum(), leaves)
+    for t, want in zip((q, k, v), wanted):
+        assert t.grad is not None
+        got = t.grad.double().transpose(1, 2)
+        assert float((got - want).abs().max()) < 0.03 * float(want.abs().max()) + 0.05
+    assert (tw.counts().tuned, tw.counts().missed) == (2, 0)
+
+
+def test_a_missed_training_call_names_what_to_tune() -> None:
+    q = rand(1, 2, 64, 64, grad=True)
+    tw.attention(q, q, q).sum().backward()
+    assert q.grad is not None
+    missed = {(m.workload.get("lse", False), m.workload.get("pass", "forward")) for m in tw.misses()}
+    assert missed == {(True, "forward"), (False, "backward")}
+
+
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compiled_programs_run_tuned_kernels(mode: str) -> None:
     if os.environ.get("TORCHDYNAMO_DISABLE") == "1":

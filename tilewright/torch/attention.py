@@ -1,7 +1,7 @@
 """attention: tuned where the shape was tuned, torch's own kernels otherwise (`fallback`)."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from tilewright.torch.table import TABLE, Plan, key_of
 from tilewright.torch.tally import Key, Tally
 
 Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]
-_ALIGNED = 15  # mask of an address: CUDA kernels read 16 bytes at once
+ALIGNED = 15  # mask of an address: CUDA kernels read 16 bytes at once
 
 
 class Options(NamedTuple):
@@ -57,10 +57,15 @@ def attention(
         if wanted or calls.redefined(q):
             return _fallback(q, k, v, options)
         return torch.ops.tilewright.attention(q, k, v, *options)
+    if wanted and calls.transformed() is None:
+        from tilewright.torch.training import differentiable  # which is made of this module
+
+        trained = differentiable(q, k, v, options)
+        return _fallback(q, k, v, options) if trained is None else trained
     plan = plan_of(q, k, v, options)
     if plan.run is None:
         return _fallback(q, k, v, options)
-    if (why := calls.transformed() or ("gradient" if wanted else None)) is not None:
+    if (why := calls.transformed()) is not None:
         TABLE.refused(plan.device, plan.key, why)
         return _fallback(q, k, v, options)
     found = plan.run(q, k, v)
@@ -103,14 +108,8 @@ def _fallback(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Option
 def plan_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Options) -> Plan[Run]:
     """The plan of the call's signature. Where torch is to run the call has been counted, and `run` is None."""
     plans = TABLE.plans
-    try:
-        signature: tuple[object, ...] = (
-            q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), q.dtype, k.dtype, v.dtype, q.device,
-            k.device, v.device, type(q), type(k), type(v), options,
-        )  # fmt: skip
-        plan = plans.get(signature)
-    except (RuntimeError, TypeError):  # no strides, or symbolic ones
-        signature, plan = (), None
+    signature = signature_of(q, k, v, options)
+    plan = plans.get(signature) if signature else None
     if plan is None:
         plan = _new_plan(q, k, v, options)
         if signature:
@@ -120,18 +119,26 @@ def plan_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Options)
     return plan
 
 
+def signature_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Hashable) -> tuple[object, ...]:
+    """All that a plan depends on; () for operands that no plan can be kept for."""
+    try:
+        signature = (
+            q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), q.dtype, k.dtype, v.dtype, q.device,
+            k.device, v.device, type(q), type(k), type(v), options,
+        )  # fmt: skip
+        hash(signature)
+    except (RuntimeError, TypeError):  # no strides, or symbolic ones
+        return ()
+    return () if q.is_neg() or k.is_neg() or v.is_neg() else signature
+
+
 def _new_plan(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Options) -> Plan[Run]:
     device = calls.device_of(q)
-    why = calls.unfit(q, k, v)
-    if why is None and (k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]):
-        why = "shapes"  # what torch broadcasts or refuses
-    layouts = _layouts(q, k, v) if why is None else ()
-    if why is None and not layouts:
-        why = "strides"
-    if why is not None:
+    layouts = layouts_of(q, k, v)
+    if isinstance(layouts, str):
         key = calls.described("attention", q=q, k=k, v=v)
-        return Plan(device, key, TABLE.tallies.of(device, key, why))
-    keys = {_key(q, k, v, options, layout): layout for layout in layouts}
+        return Plan(device, key, TABLE.tallies.of(device, key, layouts))
+    keys = {workload_key(q, k, v, options, layout): layout for layout in layouts}
     kernel, tally = TABLE.find(device, *keys)
     if kernel is None:
         return Plan(device, tally.key, tally)
@@ -141,17 +148,23 @@ def _new_plan(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Option
     return Plan(device, tally.key, tally, _cpu_run(kernel, by_rows, tally))
 
 
-def _layouts(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[str, ...]:
-    """How the three lie; with a single head or a single row both are true of a tensor."""
+def layouts_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[str, ...] | str:
+    """How the three lie (with a single head or a single row both layouts are true); or why no kernel may read them."""
+    if (why := calls.unfit(q, k, v)) is not None:
+        return why
+    if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        return "shapes"  # what torch broadcasts or refuses
     found = []
     if q.is_contiguous() and k.is_contiguous() and v.is_contiguous():
         found.append("bhsd")
     if all(t.transpose(1, 2).is_contiguous() for t in (q, k, v)):
         found.append("bshd")
-    return tuple(found)
+    return tuple(found) or "strides"
 
 
-def _key(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Options, layout: str) -> Key:
+def workload_key(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Options, layout: str, **more: object
+) -> Key:
     """As the workload's canonical JSON: fields at their default are left out."""
     (batch, heads_q, seq_q, dim), (_, heads_kv, seq_kv, _) = q.shape, k.shape
     mask = options.mask(q, k)
@@ -167,7 +180,7 @@ def _key(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Options, la
         "layout": (layout, "bhsd"),
     }
     fields.update({name: value for name, (value, default) in optional.items() if value != default})
-    return key_of(fields)
+    return key_of({**fields, **more})
 
 
 def _cuda_run(kernel: Kernel, q: torch.Tensor, v: torch.Tensor, by_rows: bool, tally: Tally) -> Run:
@@ -181,7 +194,7 @@ def _cuda_run(kernel: Kernel, q: torch.Tensor, v: torch.Tensor, by_rows: bool, t
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor | None:
         pq, pk, pv = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        if (pq | pk | pv) & _ALIGNED:
+        if (pq | pk | pv) & ALIGNED:
             TABLE.refused("cuda", tally.key, "alignment")
             return None
         out = q.new_empty(shape)

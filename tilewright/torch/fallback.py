@@ -111,7 +111,11 @@ def _call(
 ) -> torch.Tensor:
     from torch.nn.attention.flex_attention import flex_attention
 
-    out: torch.Tensor = flex_attention(q, k, v, score_mod=cap, block_mask=blocks, scale=scale, enable_gqa=grouped)
+    # Its other kernel, for few queries, fails to compile for some lengths (torch 2.11).
+    options: Any = {"FORCE_USE_FLEX_ATTENTION": True}
+    out: torch.Tensor = flex_attention(
+        q, k, v, score_mod=cap, block_mask=blocks, scale=scale, enable_gqa=grouped, kernel_options=options
+    )
     return out
 
 
@@ -134,9 +138,10 @@ def _cap(softcap: float) -> Callable[..., Any] | None:
 def _blocks(mask: Mask, device: torch.device) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
-    # Compiled where eager would hold the mask itself.
-    alone = device.type == "cuda" and not torch.compiler.is_compiling()
-    return create_block_mask(mask.predicate(), None, None, mask.seq_q, mask.seq_kv, device=device, _compile=alone)
+    make: Any = create_block_mask
+    if device.type == "cuda" and not torch.compiler.is_compiling():
+        make = torch.compile(make)  # eager would hold the mask itself
+    return make(mask.predicate(), None, None, mask.seq_q, mask.seq_kv, device=device)
 
 
 _kept_blocks = functools.lru_cache(_MASKS)(_blocks)

@@ -21,12 +21,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Plan(Generic[Run]):
-    """How calls of one signature are served: by `run`, or by torch where it is None. `key` is their workload."""
+    """How calls of one signature are served: by `run`, or by torch where it is None. `key` is their workload; `more`
+    are tallies of what else was missed."""
 
     device: str
     key: Key
     tally: Tally
     run: Run | None = None
+    more: tuple[Tally, ...] = ()
 
 
 class Table:

@@ -4,14 +4,13 @@ import math
 
 from search_space.attention import UNLIMITED, AttentionWorkload
 from search_space.hopper.attention_tiles import AttentionTile, Json
-from search_space.hopper.limits import INDEX_MAX, SHARED_BLOCK_BYTES, ceildiv
+from search_space.hopper.limits import HEAD_DIMS, INDEX_MAX, SHARED_BLOCK_BYTES, ceildiv
 from search_space.knob import Knob, Knobs
 from search_space.sketch import Constraint, Refusal, Resources, Sketch, Traffic
 from search_space.target import Target
 from search_space.workload import Workload
 
 HALF_TYPES = ("bfloat16", "float16")
-HEAD_DIMS = (64, 128, 256)
 # float16 ends at 2^16; a stale maximum lets a probability grow to 2^lazy, and sums of 16 of them stay finite.
 _LAZY_FLOAT16 = 12
 
@@ -26,6 +25,7 @@ _RESCALE = Constraint("rescale", "O can be rescaled under the powers only if P V
 _Q_BUFFERS = Constraint("q_buffers", "a second Q buffer serves only a block that computes several tiles")
 _INDEX = Constraint("index", "plain stores index O with 32 bits")
 _HALF = Constraint("half", "half a tile of keys must be whole steps of 16")
+_STAGING = Constraint("staging", "O is staged where Q was, which must be as wide")
 _ONE_CONSUMER = Constraint("one_consumer", "one consumer has no other warpgroup to pass over the diagonal before")
 
 # (block_kv, consumers, q_buffers, epilogue, lazy, pv_wait) by head_dim, that shapes on an H200 ended with.
@@ -36,6 +36,15 @@ _SEEDS: dict[int, tuple[tuple[int, int, int, str, int, str], ...]] = {
         (80, 3, 2, "tma", 0, "late"),
         (80, 3, 2, "tma", 8, "early"),
         (128, 2, 2, "tma", 0, "early"),
+    ),
+    # Not raced yet: what fits beside Q, and what 128 and 256 ended with.
+    192: (
+        (128, 2, 1, "tma", 0, "late"),
+        (112, 2, 1, "tma", 0, "late"),
+        (96, 2, 1, "tma", 0, "late"),
+        (96, 2, 1, "tma", 8, "early"),
+        (96, 2, 1, "direct", 8, "early"),
+        (80, 2, 1, "direct", 8, "early"),
     ),
     256: (
         (80, 2, 1, "direct", 8, "early"),
@@ -65,10 +74,10 @@ class CudaAttentionFwd(Sketch):
             return Refusal("target.arch", f"wgmma and TMA need sm_90a, the device is {target.arch}", ("sm_90a",))
         if w.dtype not in HALF_TYPES:
             return Refusal("dtype", f"16-bit operands only, got {w.dtype}", HALF_TYPES)
-        if w.head_dim not in HEAD_DIMS:
-            return Refusal("head_dim", f"no tile for {w.head_dim} yet", tuple(map(str, HEAD_DIMS)))
-        if w.head_dim_v != w.head_dim:
-            return Refusal("head_dim_v", f"must be head_dim ({w.head_dim}), got {w.head_dim_v}", (str(w.head_dim),))
+        for name in ("head_dim", "head_dim_v"):
+            if (dim := getattr(w, name)) not in HEAD_DIMS:
+                reason = f"rows of a multiple of 16 bytes (TMA), at most 256 elements, got {dim}"
+                return Refusal(name, reason, tuple(map(str, HEAD_DIMS)))
         return _refuse_variants(w)
 
     def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
@@ -91,7 +100,7 @@ class CudaAttentionFwd(Sketch):
             Knob("lazy", (0, 8), "rescale only when a row maximum grew by more (log2 units)"),
             Knob(
                 "diagonal",
-                ("mask", "skip", "half") if w.causal else ("mask",),
+                ("mask", "skip", "half") if _bounded(w) else ("mask",),
                 "tiles, or half tiles, above a warpgroup's diagonal",
             ),
             Knob("epilogue", ("direct", "tma"), "O leaves from registers, or staged where Q was in bulk"),
@@ -120,7 +129,9 @@ class CudaAttentionFwd(Sketch):
             return _HALF
         if c.diagonal == "skip" and c.consumers == 1:
             return _ONE_CONSUMER
-        elements = w.batch * w.heads_q * w.seq_q * w.head_dim
+        if c.epilogue == "tma" and c.v_chunks > c.k_chunks:
+            return _STAGING
+        elements = w.batch * w.heads_q * w.seq_q * w.head_dim_v
         return _INDEX if c.epilogue == "direct" and elements > INDEX_MAX else None
 
     def resources(self, workload: Workload, target: Target, knobs: Knobs) -> Resources:
@@ -133,7 +144,7 @@ class CudaAttentionFwd(Sketch):
         w, c = attention_of(workload), tile_of(attention_of(workload), knobs)
         q_tiles = ceildiv(w.seq_q, c.block_q)
         seen = _key_tiles(w, c) / max(1, q_tiles)
-        kv = w.batch * w.heads_q * q_tiles * seen * c.kv_bytes * 2.0
+        kv = w.batch * w.heads_q * q_tiles * seen * float(c.k_bytes + c.v_bytes)
         return Traffic(memory_bytes=float(w.min_bytes()), l2_bytes=kv + w.min_bytes())
 
     def features(self, workload: Workload, target: Target, knobs: Knobs) -> dict[str, float]:
@@ -151,9 +162,11 @@ class CudaAttentionFwd(Sketch):
             "gpu.waves": waves,
             "gpu.wave_efficiency": waves / math.ceil(waves),
             "gpu.busy_share": min(1.0, waves),
-            "gpu.bytes_in_flight": float(2 * c.stages * c.kv_bytes),
+            "gpu.bytes_in_flight": float(c.stages * (c.k_bytes + c.v_bytes)),
             "gpu.accumulators": float(c.accumulators),
             "gpu.pingpong": float(c.pingpong),
+            "attention.dim_waste": 1.0 - (w.head_dim + w.head_dim_v) / (64.0 * (c.k_chunks + c.v_chunks)),
+            "attention.softcap": float(c.softcap > 0),
             "attention.key_tiles_of_row": key_tiles / ceildiv(w.seq_q, c.block_q),
             "attention.overlap": float(c.overlap),
             "attention.pv_wait": float(("early", "max", "late").index(c.pv_wait)),
@@ -171,12 +184,14 @@ class CudaAttentionFwd(Sketch):
         w = attention_of(workload)
         schedules = ("static", "dynamic", "single") if w.causal else ("static", "single")
         chosen: list[Knobs] = []
-        for block_kv, consumers, q_buffers, epilogue, lazy, pv_wait in _SEEDS[w.head_dim]:
+        widest = max(w.head_dim, w.head_dim_v)
+        nearest = min(dim for dim in _SEEDS if dim >= widest)
+        for block_kv, consumers, q_buffers, epilogue, lazy, pv_wait in _SEEDS[nearest]:
             for schedule in schedules:
                 knobs: Knobs = {
                     "block_kv": block_kv, "stages": 2, "consumers": consumers, "overlap": True, "pingpong": True,
                     "q_buffers": 1 if schedule == "single" else q_buffers, "pv_wait": pv_wait, "rescale": "after",
-                    "lazy": lazy, "diagonal": "skip" if w.causal else "mask", "epilogue": epilogue,
+                    "lazy": lazy, "diagonal": "skip" if _bounded(w) else "mask", "epilogue": epilogue,
                     "schedule": schedule, "group": 4 if w.batch * w.heads_q > 4 else 0,
                 }  # fmt: skip
                 if self.violated(w, target, knobs) is None:
@@ -185,11 +200,8 @@ class CudaAttentionFwd(Sketch):
 
 
 def _refuse_variants(w: AttentionWorkload) -> Refusal | None:
-    for name, width in (("window_left", w.window_left), ("window_right", w.window_right)):
-        if width != UNLIMITED:
-            return Refusal(name, "windows have no sketch on this target yet", (str(UNLIMITED),))
-    if w.softcap:
-        return Refusal("softcap", "has no sketch on this target yet", ("0",))
+    if w.softmax_scale <= 0:
+        return Refusal("scale", f"must be above 0 on this target, got {w.softmax_scale}")
     if w.kv_layout != "dense":
         return Refusal("kv_layout", f"{w.kv_layout} has no sketch on this target yet", ("dense",))
     if w.pass_ != "forward":
@@ -197,14 +209,23 @@ def _refuse_variants(w: AttentionWorkload) -> Refusal | None:
     return None
 
 
+def _bounded(w: AttentionWorkload) -> bool:
+    """Whether a query's keys end before the last one."""
+    return w.causal or w.window_right != UNLIMITED
+
+
 def _key_tiles(w: AttentionWorkload, c: AttentionTile) -> int:
     """Key tiles of all query tiles of one head."""
     q_tiles = ceildiv(w.seq_q, c.block_q)
-    if not w.causal:
+    if not _bounded(w) and w.window_left == UNLIMITED:
         return q_tiles * ceildiv(w.seq_kv, c.block_kv)
-    ends = (min((i + 1) * c.block_q, w.seq_q) + w.seq_kv - w.seq_q for i in range(min(q_tiles, _ROWS_COUNTED)))
-    counted = sum(ceildiv(max(1, min(end, w.seq_kv)), c.block_kv) for end in ends)
-    return counted if q_tiles <= _ROWS_COUNTED else counted * q_tiles // _ROWS_COUNTED
+    shift = w.seq_kv - w.seq_q
+    counted, total = min(q_tiles, _ROWS_COUNTED), 0
+    for i in range(counted):
+        end = min(w.seq_kv, min((i + 1) * c.block_q, w.seq_q) + shift + c.right) if _bounded(w) else w.seq_kv
+        first = max(0, i * c.block_q + shift - w.window_left) if w.window_left != UNLIMITED else 0
+        total += ceildiv(max(1, end), c.block_kv) - first // c.block_kv
+    return total * q_tiles // counted
 
 
 _ROWS_COUNTED = 4096  # more query tiles than this are extrapolated: features are made thousands of times a round
@@ -213,8 +234,12 @@ _ROWS_COUNTED = 4096  # more query tiles than this are extrapolated: features ar
 def tile_of(w: AttentionWorkload, knobs: Knobs) -> AttentionTile:
     return AttentionTile(
         head_dim=w.head_dim,
+        head_dim_v=w.head_dim_v,
         dtype=w.dtype,
         causal=w.causal,
+        window_left=w.window_left,
+        window_right=w.window_right,
+        softcap=w.softcap,
         scale=w.softmax_scale,
         lse=w.lse,
         layout=w.layout,
