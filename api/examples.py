@@ -115,6 +115,7 @@ JOB: dict[str, Any] = {
     ],
     "phase_seconds": {"build": 12.1, "measure": 8.4},
     "last_event": 23,
+    "waiting_for": None,
 }
 ENVIRONMENT: dict[str, Any] = {
     "kind": "cuda",

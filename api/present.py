@@ -142,13 +142,14 @@ def job_summary(job: JobView) -> schemas.JobSummary:
     return schemas.JobSummary.model_validate(_summary(job))
 
 
-def job(view: JobView) -> schemas.Job:
+def job(view: JobView, waiting_for: str | None = None) -> schemas.Job:
     return schemas.Job.model_validate(
         _summary(view)
         | {
             "tasks": [_task(t) for t in view.tasks],
             "phase_seconds": dict(view.phase_seconds),
             "last_event": view.last_event,
+            "waiting_for": waiting_for,
         }
     )
 

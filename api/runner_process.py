@@ -20,12 +20,19 @@ class RunnerProcess:
     """
 
     def __init__(
-        self, db: str, measurer: str, ray: str | None, cores: int | None, lease_s: float, peers: Sequence[str] = ()
+        self,
+        db: str,
+        measurer: str,
+        ray: str | None,
+        cores: int | None,
+        lease_s: float,
+        jobs: int = 1,
+        peers: Sequence[str] = (),
     ) -> None:
         # The database URL may hold a password: by the environment, not by the argument list that `ps` shows.
         self._environment = {"TILEWRIGHT_DB": db}
         self._command = [sys.executable, "-m", "api.runner", "--parent-stdin", "--measurer", measurer]
-        self._command += ["--lease-s", str(lease_s)]
+        self._command += ["--lease-s", str(lease_s), "--jobs", str(jobs)]
         if ray is not None:
             self._command += ["--ray", ray]
         if cores is not None:

@@ -141,6 +141,7 @@ class Job(JobSummary):
     tasks: list[JobTask]
     phase_seconds: dict[str, Number]
     last_event: int = Field(description="sequence of the newest event, to resume the event stream from")
+    waiting_for: str | None = Field(description="what a waiting job lacks (a runner, a device); null while it has all")
 
 
 class Trial(Answer):

@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from db import events
 from db.mapping import canonical, clean, dump, target_of
+from db.states import MAX_SILENCE_S
 from db.tables import JobRow
 from db.tables_served import DeviceRow
 from tuner.job import JobState
@@ -78,7 +79,7 @@ def devices(session: Session, now: float) -> list[DeviceView]:
             row.healthy,
             row.detail,
             row.last_seen_at,
-            now < row.expires_at,
+            now < row.expires_at and row.last_seen_at <= now + MAX_SILENCE_S,  # not from before the clock jumped back
         )
         for row in rows
     ]

@@ -18,6 +18,16 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 30.0
 RETRIES = 8
+# A host that went away without a word must not hold a runner for ever: the system's own limits are hours (seconds, but
+# for tcp_user_timeout in milliseconds: how long what was sent may stay unanswered by the other host's kernel).
+_PG_CONNECT = {
+    "connect_timeout": 10,
+    "options": f"-c lock_timeout={int(BUSY_TIMEOUT_S)}s",
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
 _IMMEDIATE = "tilewright_immediate"
 
 _SQLITE_LATER = {
@@ -64,8 +74,7 @@ def make_engine(url: URL) -> Engine:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    arguments = {"connect_timeout": 10, "options": f"-c lock_timeout={int(BUSY_TIMEOUT_S)}s"}
-    return create_engine(url, connect_args=arguments, pool_pre_ping=True, pool_size=10, max_overflow=20)
+    return create_engine(url, connect_args=_PG_CONNECT, pool_pre_ping=True, pool_size=10, max_overflow=20)
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
@@ -175,7 +184,8 @@ def _is_duplicate(orig: BaseException | None) -> bool:
 def _of_sqlite(orig: sqlite3.Error) -> Exception:
     code = getattr(orig, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
     if code in _SQLITE_LATER:
-        return StoreUnavailable(f"{_SQLITE_LATER[code]} ({orig})")
+        name = getattr(orig, "sqlite_errorname", "")  # the extended one tells which of many calls failed
+        return StoreUnavailable(f"{_SQLITE_LATER[code]} ({orig}; {name})")
     if code in _SQLITE_DAMAGED or any(words in str(orig) for words in _SQLITE_DAMAGED_WORDS):
         return StoreDamaged(f"the SQLite file is damaged ({orig}); restore it from a backup or move it away")
     if "no such table" in str(orig) or "no such column" in str(orig):

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Sequence
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session, undefer
 
 from db import events, shares
 from db.mapping import spec_of, target_of
-from db.states import elapsed, locked_job, touch, transition
+from db.states import MAX_SILENCE_S, elapsed, locked_job, touch, transition
 from db.tables import WAITING, JobRow, TaskRow
+from search_space.target import Target
 from tuner.job import FINAL, JobState, StopReason
 from tuner.ports import Lease, LeasedTask, LeaseLost
 from tuner.views import NotFound
@@ -18,11 +19,17 @@ _CODED = re.compile(r"([a-z][a-z_]{0,63}): (.+)", re.DOTALL)
 
 
 def claim(
-    session: Session, runner_id: str, kinds: Sequence[str], lease_s: float, now: float, only: str | None = None
+    session: Session,
+    runner_id: str,
+    kinds: Sequence[str],
+    lease_s: float,
+    now: float,
+    only: str | None = None,
+    targets: Sequence[Target] = (),
 ) -> Lease | None:
     """Lease the next job. Rows that another runner is claiming at this moment are skipped, not waited for."""
     interrupt_expired(session, now)
-    job = session.scalars(claim_query(kinds, only)).one_or_none() if kinds else None
+    job = _next_job(session, kinds, only, targets) if kinds else None
     if job is None:
         return None
     transition(session, job, JobState.RUNNING, now)
@@ -32,9 +39,28 @@ def claim(
     return Lease(job.id, runner_id, job.lease_token, spec_of(job.spec), _leased_tasks(session, job.id), elapsed(job))
 
 
-def claim_query(kinds: Sequence[str], only: str | None = None) -> Select[JobRow]:
+def _next_job(session: Session, kinds: Sequence[str], only: str | None, targets: Sequence[Target]) -> JobRow | None:
+    """The first job that one of the targets can run. Those that none can are passed by, one row at a time: they are
+    few, and no more is locked than is looked at."""
+    passed: list[str] = []
+    while True:
+        job = session.scalars(claim_query(kinds, only, passed)).one_or_none()
+        if job is None or not targets or _can_run(session, job, targets):
+            return job
+        passed.append(job.id)
+
+
+def _can_run(session: Session, job: JobRow, targets: Sequence[Target]) -> bool:
+    asked = spec_of(job.spec).target
+    bound = session.scalars(
+        select(TaskRow.target).where(TaskRow.job_id == job.id, TaskRow.target.is_not(None)).distinct()
+    )
+    return any(asked.matches(t) for t in targets) and all(target_of(b) in targets for b in bound if b)
+
+
+def claim_query(kinds: Sequence[str], only: str | None = None, passed: Sequence[str] = ()) -> Select[JobRow]:
     """The first job that these kinds of devices can run, by priority, then fair share, then age; `only` leaves out all
-    but one."""
+    but one, `passed` those that were looked at."""
     query = (
         select(JobRow)
         .options(undefer(JobRow.spec))
@@ -43,12 +69,17 @@ def claim_query(kinds: Sequence[str], only: str | None = None) -> Select[JobRow]
         .limit(1)
         .with_for_update(skip_locked=True)
     )
+    if passed:
+        query = query.where(JobRow.id.not_in(passed))
     return query if only is None else query.where(JobRow.id == only)
 
 
 def expired_query(now: float) -> Select[JobRow]:
+    """Leases that have run out, and those renewed in the future: the clock jumped back since then, and a dead runner's
+    job would wait until it has caught up. (A living runner's next renewal puts its own right within a second.)"""
     running = JobRow.state == JobState.RUNNING.value
-    return select(JobRow).where(running, JobRow.lease_expires_at <= now).with_for_update(skip_locked=True)
+    over = or_(JobRow.lease_expires_at <= now, JobRow.last_seen_at > now + MAX_SILENCE_S)
+    return select(JobRow).where(running, over).with_for_update(skip_locked=True)
 
 
 def interrupt_expired(session: Session, now: float) -> int:

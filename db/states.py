@@ -9,6 +9,9 @@ from db.tables import JobRow
 from tuner.job import FINAL, TRANSITIONS, JobState, StopReason
 from tuner.views import Conflict, NotFound
 
+# Runners renew their leases every second: one that was silent for longer was stopped, or the clock jumped.
+MAX_SILENCE_S = 60.0
+
 
 def locked_job(session: Session, job_id: str) -> JobRow:
     """The job's row under its lock until the transaction ends; NotFound. (SQLite's lock is the whole database's.)"""
@@ -51,19 +54,20 @@ def transition(
 
 
 def touch(job: JobRow, now: float) -> None:
-    """The runner was heard of: the time it has worked counts up to here, even if it is never heard of again."""
-    job.last_seen_at = max(now, job.last_seen_at or now)
+    """The runner was heard of: the time it has worked counts up to here, even if it is never heard of again. A clock
+    that jumped counts for no more than a runner can have been silent for, and back counts for nothing."""
+    if job.running_since is not None and job.last_seen_at is not None:
+        job.elapsed_s += min(max(0.0, now - job.last_seen_at), MAX_SILENCE_S)
+        job.running_since = now
+    job.last_seen_at = now
 
 
 def elapsed(job: JobRow) -> float:
     """Seconds for which runners have worked on the job, up to when the present one was last heard of."""
-    if job.running_since is None or job.last_seen_at is None:
-        return job.elapsed_s
-    return job.elapsed_s + max(0.0, job.last_seen_at - job.running_since)
+    return job.elapsed_s
 
 
 def _end_run(job: JobRow) -> None:
-    job.elapsed_s = elapsed(job)
     job.running_since = None
     job.lease_runner = None
     job.lease_expires_at = None

@@ -25,7 +25,7 @@ from db import (
 from db import devices as device_rows
 from db import events as job_events
 from db.engine import Transactions
-from db.schema import check_revision
+from db.schema import check_revision, touch_revision
 from db.sketch_versions import SketchVersion
 from search_space.candidate import Candidate
 from search_space.environment import EnvironmentIdentity
@@ -76,8 +76,15 @@ class SqlStore:
 
     # --- a runner's half ---------------------------------------------------------------------------------------
 
-    def claim(self, runner_id: str, kinds: Sequence[str], lease_s: float, only: str | None = None) -> Lease | None:
-        return self._tx.write(lambda s: leases.claim(s, runner_id, kinds, lease_s, self._now(s), only))
+    def claim(
+        self,
+        runner_id: str,
+        kinds: Sequence[str],
+        lease_s: float,
+        only: str | None = None,
+        targets: Sequence[Target] = (),
+    ) -> Lease | None:
+        return self._tx.write(lambda s: leases.claim(s, runner_id, kinds, lease_s, self._now(s), only, targets))
 
     def renew(self, lease: Lease, lease_s: float) -> JobState:
         return self._tx.write(lambda s: leases.renew(s, lease, lease_s, self._now(s)))
@@ -270,8 +277,11 @@ class SqlStore:
         return self._tx.write(lambda s: travel.add(s, self._artifacts, self._version, content, artifacts, self._now(s)))
 
     def ping(self) -> None:
-        """Raises StoreUnavailable, StoreDamaged or SchemaMismatch."""
+        """Raises StoreUnavailable, StoreDamaged or SchemaMismatch. A file that can be read but not written (a full
+        disk) is found out by writing: nothing is changed."""
         check_revision(self._tx.engine)
+        if not self._tx.postgresql:
+            self._tx.write(touch_revision)
 
 
 if TYPE_CHECKING:  # the type checker compares every signature with the ports'

@@ -178,9 +178,17 @@ class RunnerStore(Protocol):
     """The half of the store that a runner uses. Every method is one transaction; those that take a lease raise
     LeaseLost when its token is not the job's current one. Thread-safe."""
 
-    def claim(self, runner_id: str, kinds: Sequence[str], lease_s: float, only: str | None = None) -> Lease | None:
+    def claim(
+        self,
+        runner_id: str,
+        kinds: Sequence[str],
+        lease_s: float,
+        only: str | None = None,
+        targets: Sequence[Target] = (),
+    ) -> Lease | None:
         """The job to work on next (priority, then age) among those that `kinds` of devices can run, or None; `only`
-        leaves out all but one job.
+        leaves out all but one job; `targets`, where given, those that ask for another arch, model or number of cores
+        than any of these has, or have a task that was bound to another one: they wait, and block nobody.
         Takes queued and interrupted jobs, and running ones whose lease expired (first marked interrupted)."""
 
     def renew(self, lease: Lease, lease_s: float) -> JobState:

@@ -35,6 +35,10 @@ class MeasurerConfig:
     gpus: tuple[Gpu, ...] = ()  # of this host, that the user lets us use (a local Ray offers them)
     start_timeout_s: float = 120.0
     call_timeout_s: float = 60.0  # for an answer of an actor that has nothing to compute
+    silent_after_s: float = 15.0  # a device whose actor has not answered for so long is not given work
+    look_every_s: float = 300.0  # see workers.device.DeviceSettings
+    look_again_s: float = 15.0
+    holder_ttl_s: float = 20.0
 
     @property
     def builder_count(self) -> int:

@@ -23,26 +23,35 @@ from tuner.ports import MeasurePolicy, TaskRefused
 from workers import bench
 from workers.child import ChildProcess, ChildSpec, Reply
 from workers.child_end import End, Failure
-from workers.device_lock import DeviceLease, HostLock
+from workers.device_lock import HOLDER_TTL_S, DeviceLease, HostLock
 from workers.final_bed import OUTCOMES, Entrant, OpenTask, RemoteBed
 from workers.median_interval import median_ci95
-from workers.spare import SparedChild
+from workers.self_test import SelfTest
+from workers.spare import ChildFailedToStart, SparedChild
 
 Json = Mapping[str, object]
 
 # Inputs and a float64 reference of the largest workloads take minutes on two cores.
 OPEN_TIMEOUT_S = 600.0
+SELF_TEST_TIMEOUT_S = 60.0
 POLL_S = 0.05  # how often a waiting caller asks for the device again
 
 
 @dataclass(frozen=True)
 class DeviceSettings:
-    """`child` is what owns the device; `lock_name` what two measurers must share to keep out of each other's way."""
+    """`child` is what owns the device; `lock_name` what two measurers must share to keep out of each other's way.
+
+    A device is looked at every `look_every_s` seconds while nobody uses it, every `look_again_s` where it was found
+    unfit, to see it recover. A session that is silent for `holder_ttl_s` loses the device.
+    """
 
     device_id: str
     lock_name: str
     lock_dir: str
     child: ChildSpec
+    look_every_s: float = 300.0
+    look_again_s: float = 15.0
+    holder_ttl_s: float = HOLDER_TTL_S
 
 
 class TaskNotOpened(TaskRefused):
@@ -53,7 +62,8 @@ class Device:
     def __init__(self, settings: DeviceSettings) -> None:
         self._settings = settings
         self._guard = threading.Lock()
-        self._lease = DeviceLease(HostLock(Path(settings.lock_dir), settings.lock_name))
+        lock = HostLock(Path(settings.lock_dir), settings.lock_name)
+        self._lease = DeviceLease(lock, holder_ttl_s=settings.holder_ttl_s)
         self._children = SparedChild(settings.child)
         self._cancelled: set[str] = set()
         self._running = 0
@@ -106,6 +116,27 @@ class Device:
         finally:
             with self._guard:
                 self._running -= 1
+
+    def self_test(self, scripted: Json | None = None) -> SelfTest | None:
+        """One look at the device (`scripted`: what it is to find); None while somebody uses it."""
+        session = uuid.uuid4().hex
+        if not self.acquire(session):
+            self.release(session)
+            return None
+        with self._guard:
+            self._running += 1
+        message = {"do": "self_test", "device_id": self._settings.device_id, "scripted": scripted}
+        try:
+            reply = self._children.active().request(message, timeout_s=SELF_TEST_TIMEOUT_S)
+        except ChildFailedToStart as fault:
+            return SelfTest(error=f"the measuring child does not start: {fault}")
+        finally:
+            with self._guard:
+                self._running -= 1
+            self.release(session)
+        if isinstance(reply, Reply):
+            return SelfTest.from_json(reply.message)
+        return None if reply.end in (End.LOST, End.CANCELLED) else SelfTest(error=reply.message)
 
     def cancel(self, session: str) -> None:
         """Kill what runs for the session; the device is free when this returns."""

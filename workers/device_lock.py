@@ -9,7 +9,7 @@ from pathlib import Path
 
 # A session that asked for the device and then fell silent gives up its place in the queue, or the device itself.
 WAITER_TTL_S = 5.0
-HOLDER_TTL_S = 60.0
+HOLDER_TTL_S = 20.0
 
 
 class HostLock:
@@ -85,8 +85,11 @@ def _try_flock(descriptor: int) -> bool:
 class DeviceLease:
     """Which session may use the device; first come, first served. The caller serialises the calls."""
 
-    def __init__(self, lock: HostLock, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, lock: HostLock, clock: Callable[[], float] = time.monotonic, holder_ttl_s: float = HOLDER_TTL_S
+    ) -> None:
         self._lock = lock
+        self._holder_ttl_s = holder_ttl_s
         self._clock = clock
         self._queue: dict[str, float] = {}  # session -> when it last asked; insertion order is the order of service
         self._seen = 0.0
@@ -131,5 +134,5 @@ class DeviceLease:
     def _expire(self, now: float, busy: bool) -> None:
         for session in [s for s, asked in self._queue.items() if now - asked > WAITER_TTL_S]:
             del self._queue[session]
-        if self.holder is not None and not busy and now - self._seen > HOLDER_TTL_S:
+        if self.holder is not None and not busy and now - self._seen > self._holder_ttl_s:
             self.release(self.holder)

@@ -23,6 +23,7 @@ from workers.child import ChildProcess, ChildSpec
 from workers.child_end import Failure
 from workers.gpu_host import Gpu
 from workers.script import Scenario
+from workers.scripted_devices import by_id
 
 PROBE_TIMEOUT_S = 180.0
 _log = logging.getLogger(__name__)
@@ -62,6 +63,8 @@ class DeviceProbe:
     def info(self, alone: Alone) -> DeviceInfo:
         """`alone` holds the device while its roofs are measured. Raises ProbeFailed for the CPU; a GPU that cannot be
         used is told as an unhealthy device, so that the others go on."""
+        if self.scenario is not None and (scripted := by_id(self.scenario.devices, self.device_id)) is not None:
+            return scripted.info()
         return self._gpu(alone) if self.device_id.startswith(gpu_host.PREFIX) else self._cpu(alone)
 
     def _gpu(self, alone: Alone) -> DeviceInfo:

@@ -11,6 +11,7 @@ from workers.config import MeasurerConfig
 from workers.device import DeviceSettings
 from workers.device_probe import DeviceProbe
 from workers.gpu_host import PREFIX, VISIBLE, Gpu
+from workers.script import Scenario
 
 RESOURCE = "device:"  # prefix of the Ray resource that stands for one device, one unit each
 
@@ -27,13 +28,27 @@ def is_gpu(device_id: str) -> bool:
     return device_id.startswith(PREFIX)
 
 
+def devices_of(scenario: Scenario | None, gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """The devices that this host brings to a cluster: those of the script where it declares any."""
+    declared = scenario.devices if scenario is not None else ()
+    return tuple(d.device_id for d in declared) or device_ids(gpus)
+
+
 def settings(device_id: str, config: MeasurerConfig) -> DeviceSettings:
     """What the measuring actor of a device needs. A script shares no lock with real measurements, nor with another
     script: what it answers does not depend on who else runs."""
     lock_name = device_id
     if config.scenario is not None:
         lock_name += ":script:" + hashlib.sha256(pickle.dumps(config.scenario)).hexdigest()[:16]
-    return DeviceSettings(device_id, lock_name, str(config.lock_dir), _measuring_child(device_id, config))
+    return DeviceSettings(
+        device_id,
+        lock_name,
+        str(config.lock_dir),
+        _measuring_child(device_id, config),
+        config.look_every_s,
+        config.look_again_s,
+        config.holder_ttl_s,
+    )
 
 
 def probe(device_id: str, config: MeasurerConfig) -> DeviceProbe:

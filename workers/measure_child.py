@@ -1,7 +1,8 @@
 """The measuring child: owns the device, keeps the inputs and references of the tasks it was given, and does one thing
 at a time. A candidate that crashes takes this process with it and nothing else.
 
-Requests (`do`): open, baseline, measure, admit, time. A `workbench` is what differs between devices and the script.
+Requests (`do`): open, baseline, measure, admit, time, self_test. A `workbench` is what differs between devices and the
+script.
 """
 
 import time
@@ -15,7 +16,7 @@ from search_space.workload import Workload, parse_workload
 from tuner.outcome import Outcome
 from tuner.peers import PEER_PREFIX
 from tuner.ports import MeasurePolicy
-from workers import bench
+from workers import bench, self_test
 from workers.peers import PeerKernel
 
 Json = Mapping[str, object]
@@ -59,10 +60,12 @@ class MeasuringChild:
     def __init__(
         self,
         make: Callable[[Workload], Workbench],
+        look: self_test.Look,
         kept_bytes: Callable[[], int] | None = None,
         peers: Sequence[str] = (),
     ) -> None:
         self._make = make
+        self._look = look
         self._peers = frozenset(peers)  # what may be imported, whatever a request says
         self._kept_bytes = kept_bytes or (lambda: KEPT_BYTES)
         self._tasks: OrderedDict[str, _Opened] = OrderedDict()
@@ -73,6 +76,7 @@ class MeasuringChild:
             "measure": self._measure,
             "admit": self._admit,
             "time": self._time,
+            "self_test": lambda message, _: self._look(message).to_json(),
         }
 
     def __call__(self, message: Json, payload: bytes) -> tuple[Json, bytes]:
@@ -180,7 +184,7 @@ def cpu_child(arguments: Json) -> MeasuringChild:
     from workers.cpu_workbench import CpuWorkbench, prepare_process
 
     prepare_process(int(str(arguments["cores"])))
-    return MeasuringChild(CpuWorkbench, peers=_names(arguments))
+    return MeasuringChild(CpuWorkbench, self_test.on_cpu, peers=_names(arguments))
 
 
 def cuda_child(arguments: Json) -> Handler:
@@ -190,12 +194,14 @@ def cuda_child(arguments: Json) -> Handler:
 
     prepare_process()
     sensors = Sensors(str(arguments["uuid"]))
-    make = MeasuringChild(lambda workload: CudaWorkbench(workload, sensors), kept_bytes, _names(arguments))
-    return ending_with_the_context(make)
+    made = MeasuringChild(
+        lambda workload: CudaWorkbench(workload, sensors), self_test.on_cuda, kept_bytes, _names(arguments)
+    )
+    return ending_with_the_context(made)
 
 
 def scripted_child(arguments: Json) -> MeasuringChild:
     """Entry of the child that does what an entry of the script tells it."""
     from workers.scripted import ScriptedWorkbench
 
-    return MeasuringChild(ScriptedWorkbench)
+    return MeasuringChild(ScriptedWorkbench, self_test.as_scripted)

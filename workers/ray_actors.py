@@ -3,7 +3,11 @@
 Both are threaded, so that `cancel` and `abort` get through while a measurement or a build runs.
 """
 
+import dataclasses
+import logging
 import os
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +19,18 @@ from workers.builder import Builder
 from workers.child import ChildSpec
 from workers.device import Device, DeviceSettings
 from workers.device_probe import DeviceProbe
+from workers.scripted_devices import by_id
 
 # Work (build, measure) is one call at a time, in the default group; the calls that must get through meanwhile go to
-# this one.
+# CONTROL. INFO has a group of its own: the first of its calls may take minutes, and must not hold up the others.
 CONTROL = "control"
-_GROUPS = {CONTROL: 4}
+INFO = "info"
+_GROUPS = {CONTROL: 4, INFO: 1}
+
+# A device that cannot be used at all (no driver, no compiler) is asked again after so long: each time is a process.
+_UNUSABLE_S = 120.0
+
+_log = logging.getLogger(__name__)
 
 
 class DeviceActor(Device):
@@ -29,12 +40,41 @@ class DeviceActor(Device):
         super().__init__(settings)
         self._probe = probe
         self._info: DeviceInfo | None = None
+        self._ask_again = 0.0
+        self._unfit = ""
+        self._looks = 0
 
     def info(self) -> DeviceInfo:
-        """What the device is; its roofs are measured at the first call on this host, under the device's lock."""
-        if self._info is None:
+        """What the device is, and whether it is fit to measure. The first call on a host measures its roofs, under the
+        device's lock."""
+        if self._info is None or (not self._info.healthy and time.monotonic() > self._ask_again):
             self._info = self._probe.info(self.alone)
-        return self._info
+            self._ask_again = time.monotonic() + _UNUSABLE_S
+            if self._info.healthy:
+                self._look()
+                threading.Thread(target=self._look_now_and_then, name="self-test", daemon=True).start()
+        if not self._unfit:
+            return self._info
+        return dataclasses.replace(self._info, healthy=False, detail=self._unfit)
+
+    def _look(self) -> None:
+        scenario = self._probe.scenario
+        device = by_id(scenario.devices, self._probe.device_id) if scenario is not None else None
+        scripted = None
+        if scenario is not None:
+            scripted = device.finding(self._looks).to_json() if device is not None else {}
+        found = self.self_test(scripted)
+        if found is None:
+            return  # in use: what it measures is checked by itself
+        self._looks += 1
+        if found.verdict != self._unfit:
+            _log.warning("device %s: %s", self._probe.device_id, found.verdict or "fit again")
+        self._unfit = found.verdict
+
+    def _look_now_and_then(self) -> None:
+        while True:
+            time.sleep(self._settings.look_again_s if self._unfit else self._settings.look_every_s)
+            self._look()
 
     def actor_pid(self) -> int:
         return os.getpid()
@@ -52,13 +92,12 @@ def device_actor(name: str, resource: str, settings: DeviceSettings, probe: Devi
     return remote.options(**options).remote(settings, probe)
 
 
-def builder_actors(count: int, child: ChildSpec, node_id: str | None) -> Sequence[Any]:
-    """`count` builders of one core each; on the node `node_id` where building must keep out of measuring's way.
+def builder_actors(count: int, child: ChildSpec, node_id: str) -> Sequence[Any]:
+    """`count` builders on the node `node_id`, where the device is: its compilers are that host's, and on a CPU they are
+    kept from disturbing the measuring.
 
-    Ray is asked for half a CPU each: a cluster's GPUs and CPUs have pools of their own, which rarely work at the same
-    time, and one that holds all CPUs would keep the other from ever starting."""
-    remote = ray.remote(num_cpus=0.5, concurrency_groups=_GROUPS)(Builder)
-    options: dict[str, Any] = {}
-    if node_id is not None:
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    return [remote.options(**options).remote(child) for _ in range(count)]
+    They reserve no CPU of Ray's: a second driver's builders would wait for ever for what the first one's hold.
+    """
+    remote = ray.remote(num_cpus=0, concurrency_groups=_GROUPS)(Builder)
+    strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return [remote.options(scheduling_strategy=strategy).remote(child) for _ in range(count)]

@@ -18,11 +18,12 @@ from tuner.peers import PEER_PREFIX
 from tuner.ports import DeviceInfo, Measured, MeasurePolicy, MeasurerUnavailable, Trial
 from tuner.task import Task
 from workers.build import BuildResult
+from workers.builder_pool import BuilderPool, BuildWindow
 from workers.config import MeasurerConfig
 from workers.device_probe import identity_under
 from workers.final_bed import OpenTask
 from workers.orders import Job, Orders, jobs, with_build
-from workers.remote import BuilderPool, BuildWindow, Call, Cancelled, DeviceLost, RemoteDevice
+from workers.remote import Call, Cancelled, DeviceLost, RemoteDevice
 from workers.shelf import Shelf
 from workers.stay import DeviceStay
 
@@ -88,7 +89,7 @@ class RaySession:
             self._stay.take(self._ended(self._epoch))
             try:
                 self._stay.warm_up(self._exclusive)
-                self._baseline = self._stay.baseline()
+                self._baseline = self._stay.vendor(self._ended(self._epoch))
             finally:
                 self._stay.leave()
 
@@ -169,6 +170,7 @@ class RaySession:
         with self._changed:
             self._changed.notify_all()
         self._thread.join(_CANCEL_TIMEOUT_S)
+        self._builds.drop()
         self._shelf.close()
 
     # --- the background thread ---
@@ -192,6 +194,8 @@ class RaySession:
                 continue
             except Exception as fault:  # noqa: BLE001  whatever broke measuring is the caller's to see
                 self._done.put(fault)
+                with self._changed:
+                    self._changed.wait(_WAIT_S)  # what broke measuring would break it again at once
 
     def _exclusive_stay(self) -> None:
         """Build a chunk, then measure it: on a CPU the two would disturb each other."""

@@ -14,6 +14,7 @@ from search_space.workload import parse_workload
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
 from workers.script import BUILD_OUTCOMES, BadScript, Entry
+from workers.scripted_devices import ScriptedDevice
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Recorded:
 
     entries: Mapping[tuple[str, str], Entry]
     vendors: Mapping[str, Entry]
+    devices: tuple[ScriptedDevice, ...] = ()
 
     def entry(self, workload_key: str, candidate: Candidate, ordinal: int | None) -> Entry:
         unknown = Entry(outcome=Outcome.RUN_ERROR, message=f"no record of candidate {candidate.key} in the file")

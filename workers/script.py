@@ -12,6 +12,7 @@ from search_space import fields
 from search_space.candidate import Candidate
 from search_space.errors import InvalidField
 from tuner.outcome import Outcome
+from workers.scripted_devices import ScriptedDevice, parse_devices
 
 HASH = "hash"
 # Words that JSON has no number for.
@@ -99,7 +100,13 @@ def _latency(data: Mapping[str, object]) -> float | str:
 
 
 class Scenario(Protocol):
-    """Decides what a candidate does, in place of a compiler and a device. Pure data; crosses processes by pickle."""
+    """Decides what a candidate does, in place of a compiler and a device. Pure data; crosses processes by pickle.
+
+    `devices` stand in for this host's own where there are any.
+    """
+
+    @property
+    def devices(self) -> tuple[ScriptedDevice, ...]: ...
 
     def entry(self, workload_key: str, candidate: Candidate, ordinal: int | None) -> Entry:
         """`ordinal`: the trial's in its job; None for a finalist that this session did not measure."""
@@ -114,6 +121,7 @@ class Script:
     default: Entry = field(default_factory=Entry)
     trials: tuple[Entry, ...] = ()
     vendor: Entry = field(default_factory=Entry)
+    devices: tuple[ScriptedDevice, ...] = ()
 
     def entry(self, workload_key: str, candidate: Candidate, ordinal: int | None) -> Entry:
         return self.default if ordinal is None or ordinal >= len(self.trials) else self.trials[ordinal]
@@ -125,8 +133,8 @@ class Script:
     def from_json(data: object) -> "Script":
         """InvalidField with the dotted path of the field."""
         if not isinstance(data, Mapping):
-            raise InvalidField("", "must be an object with default, trials and baseline")
-        fields.only(data, frozenset({"default", "trials", "baseline"}))
+            raise InvalidField("", "must be an object with default, trials, baseline and devices")
+        fields.only(data, frozenset({"default", "trials", "baseline", "devices"}))
         trials = data.get("trials", [])
         if not isinstance(trials, list):
             raise InvalidField("trials", "must be a list")
@@ -134,6 +142,7 @@ class Script:
             default=_entry(data.get("default", {}), "default"),
             trials=tuple(_entry(item, f"trials.{i}") for i, item in enumerate(trials)),
             vendor=_entry(data.get("baseline", {}), "baseline"),
+            devices=parse_devices(data.get("devices", [])),
         )
 
 

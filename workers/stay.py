@@ -5,9 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome
+from tuner.ports import MeasurerUnavailable
 from workers.bench import Contest
 from workers.final_bed import Entrant, OpenTask
-from workers.remote import Call, DeviceLost, RemoteDevice
+from workers.remote import Call, Cancelled, DeviceLost, RemoteDevice
+
+# An actor that dies so often in a row, while a session only waits for it, will not come up.
+_DEATHS = 5
+_VENDOR_TRIES = 3
 
 
 class DeviceStay:
@@ -20,15 +25,19 @@ class DeviceStay:
 
     def take(self, cancelled: Callable[[], bool]) -> None:
         """Wait for the device. Raises Cancelled, MeasurerUnavailable."""
-        while True:
+        for _ in range(_DEATHS):
             try:
                 self._remote.acquire(self.session, cancelled)
-            except DeviceLost:
+            except DeviceLost as fault:
+                last = fault
+                if cancelled():
+                    raise Cancelled from fault
                 continue
             return
+        raise MeasurerUnavailable(f"the measuring actor died {_DEATHS} times: {last}") from last
 
     def keep(self, cancelled: Callable[[], bool]) -> None:
-        """Still here. With the actor the hold on the device is gone: then it is taken again."""
+        """Still here. With the actor the hold on the device is gone: then it is taken again. Raises as `take` does."""
         try:
             held = self._remote.control("renew", self.session)
         except DeviceLost:
@@ -39,8 +48,8 @@ class DeviceStay:
     def leave(self) -> None:
         try:
             self._remote.control("release", self.session)
-        except DeviceLost:
-            return  # its hold went with it
+        except (DeviceLost, MeasurerUnavailable):
+            return  # its hold went with it, or ends by itself when nobody renews it
 
     def warm_up(self, wait: bool) -> None:
         try:
@@ -52,6 +61,20 @@ class DeviceStay:
         """Raises DeviceLost."""
         answer: tuple[str, Measurement] = self._remote.work("baseline", self.session, self._task)
         return answer
+
+    def vendor(self, cancelled: Callable[[], bool]) -> tuple[str, Measurement]:
+        """The vendor's measurement, taken again where it was lost through nobody's fault. Raises as `take` does, and
+        DeviceLost the last time."""
+        for _ in range(_VENDOR_TRIES - 1):
+            try:
+                name, measurement = self.baseline()
+            except DeviceLost:
+                self.take(cancelled)
+                continue
+            if measurement.outcome is not Outcome.WORKER_LOST:
+                return name, measurement
+            self.keep(cancelled)
+        return self.baseline()
 
     def start(self, entrant: Entrant, best_latency_s: float | None) -> Call:
         """Have it measured when what was started before is done: the device need not wait for us in between."""
@@ -83,10 +106,14 @@ class DeviceStay:
         return answer
 
     def cancel(self, timeout_s: float) -> bool:
-        """Kill what runs and free the device; False when there is no actor any more."""
+        """Kill what runs and free the device; False when there is no actor any more. One that does not listen is
+        killed: its death frees the device too."""
         try:
             self._remote.control("cancel", self.session, timeout_s=timeout_s)
         except DeviceLost:
+            return False
+        except MeasurerUnavailable:
+            self._remote.kill()
             return False
         return True
 

@@ -34,6 +34,7 @@ def serve(
     key_file: Annotated[Path | None, typer.Option(help="file of bearer keys, one a line")] = None,
     cores: Annotated[int | None, typer.Option(min=1, help="CPU cores the workers own")] = None,
     lease_s: Annotated[float, typer.Option(min=1.0, help="seconds after which a silent runner's job is free")] = 10.0,
+    jobs: Annotated[int, typer.Option(min=1, help="jobs that the runner works on at a time")] = 1,
     peer: Peers = None,
     keep_days: Annotated[
         float | None, typer.Option(min=0.01, help="remove jobs that ended longer ago, but for their winners")
@@ -59,7 +60,7 @@ def serve(
     except Refused:
         store.close()
         raise
-    child = RunnerProcess(url, choice.text, ray, cores, lease_s, peer or ()) if runner else None
+    child = RunnerProcess(url, choice.text, ray, cores, lease_s, jobs, peer or ()) if runner else None
     try:
         if child is not None:
             child.start()

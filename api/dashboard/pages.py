@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from api import present
+from api import present, waiting
 from api.dashboard import assets, sign_in, words
 from api.problems import Row, set_error_page
 from api.routes.parameters import Cursor, JobId, TaskIndex
@@ -78,7 +78,9 @@ def jobs_fragment(svc: Svc, state: str = "", cursor: Cursor = None) -> HTMLRespo
 
 
 def _job_context(svc: Service, view: JobView) -> dict[str, Any]:
-    job = present.job(view).model_dump(mode="python")
+    devices = svc.store.devices(svc.settings.now())
+    waiting_for = waiting.reason(view, devices, svc.settings.now())
+    job = present.job(view, waiting_for).model_dump(mode="python")
     failed = sorted(job["trials"]["failed_by"].items(), key=lambda item: -item[1])
     return {
         "job": job,
@@ -87,7 +89,7 @@ def _job_context(svc: Service, view: JobView) -> dict[str, Any]:
         "final": view.state in FINAL,
         "can_pause": view.state in (JobState.QUEUED, JobState.RUNNING, JobState.INTERRUPTED),
         "can_resume": view.state is JobState.PAUSED,
-        "devices_alive": any(d.alive and d.healthy for d in svc.store.devices(svc.settings.now())),
+        "devices_alive": any(d.alive and d.healthy for d in devices),
         "now": _now(svc),
         "signed": svc.settings.is_keyed,
     }

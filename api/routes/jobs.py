@@ -4,16 +4,16 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 
-from api import examples, present, schemas
+from api import examples, present, schemas, waiting
 from api.admission import admit
 from api.errors import ScopeRefused
 from api.openapi import json_body, problem_responses
 from api.routes.parameters import Cursor, JobId, Limit
-from api.service import Needs, OnlyQuery, Svc, Who
+from api.service import Needs, OnlyQuery, Service, Svc, Who
 from api.strict_json import Body, parse
 from tuner.access import Owner, Scope
 from tuner.job import JobSpec, JobState
-from tuner.views import Keep
+from tuner.views import JobView, Keep
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -59,7 +59,7 @@ def submit(svc: Svc, who: Who, raw: Body, response: Response, idempotency_key: I
     job, created = svc.store.create_job(spec, idempotency_key, now, Owner(who.key_id, who.limits))
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/jobs/{job.id}"
-    return present.job(job)
+    return _shown(svc, job)
 
 
 @router.get(
@@ -81,7 +81,7 @@ def jobs(
 )
 def job(svc: Svc, job_id: JobId) -> schemas.Job:
     """One job with its tasks, what each has found so far, and the counts of trials by outcome."""
-    return present.job(svc.store.job(job_id))
+    return _shown(svc, svc.store.job(job_id))
 
 
 @router.delete(
@@ -107,7 +107,7 @@ def remove(
 )
 def cancel(svc: Svc, job_id: JobId) -> schemas.Job:
     """Stop a job for good; what it measured stays. Cancelling twice is no error; a completed or failed job is 409."""
-    return present.job(svc.store.cancel(job_id, svc.settings.now()))
+    return _shown(svc, svc.store.cancel(job_id, svc.settings.now()))
 
 
 @router.post(
@@ -118,7 +118,7 @@ def cancel(svc: Svc, job_id: JobId) -> schemas.Job:
 )
 def pause(svc: Svc, job_id: JobId) -> schemas.Job:
     """Give the device back until the job is resumed."""
-    return present.job(svc.store.pause(job_id, svc.settings.now()))
+    return _shown(svc, svc.store.pause(job_id, svc.settings.now()))
 
 
 @router.post(
@@ -129,4 +129,12 @@ def pause(svc: Svc, job_id: JobId) -> schemas.Job:
 )
 def resume(svc: Svc, job_id: JobId) -> schemas.Job:
     """Put a paused job back into the queue."""
-    return present.job(svc.store.resume(job_id, svc.settings.now()))
+    return _shown(svc, svc.store.resume(job_id, svc.settings.now()))
+
+
+def _shown(svc: Service, job: JobView) -> schemas.Job:
+    """The job, with what it waits for where no runner has taken it."""
+    if not waiting.waits(job):
+        return present.job(job)
+    now = svc.settings.now()
+    return present.job(job, waiting.reason(job, svc.store.devices(now), now))

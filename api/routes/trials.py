@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.concurrency import run_in_threadpool
+from pydantic.json_schema import SkipJsonSchema
 from sse_starlette import EventSourceResponse
 
 from api import present, schemas
@@ -106,7 +107,12 @@ def schedules(svc: Svc, job_id: JobId) -> schemas.PageOf[schemas.ScheduleDetail]
 async def events(
     svc: Svc,
     job_id: JobId,
-    last_event_id: Annotated[str | None, Header(max_length=100, description="resume after this sequence")] = None,
+    last_event_id: Annotated[
+        str | SkipJsonSchema[None],
+        Header(
+            max_length=100, description="resume after this sequence", json_schema_extra={"pattern": "^[0-9]{1,18}$"}
+        ),
+    ] = None,
     after: Annotated[int, Query(ge=0, le=INT64_MAX, description="the same, for a first connection")] = 0,
 ) -> Response:
     """What happens in a job, live. Resumable: nothing is sent twice, nothing is left out."""

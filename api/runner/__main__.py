@@ -7,11 +7,12 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 
 from api.defaults import default_database_url
 from api.runner.service import Runner
 from api.wiring import MeasurerChoice, build_measurer, build_store, policies
-from tuner.ports import Measurer, MeasurerUnavailable
+from tuner.ports import Measurer, MeasurerUnavailable, RunnerStore
 
 log = logging.getLogger("tilewright.runner")
 
@@ -24,11 +25,13 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cores", type=int, default=None, help="CPU cores to own (default: all this process may use)")
     parser.add_argument("--peer", action="append", default=[], help="own kernel to compare with, module:function")
     parser.add_argument("--lease-s", type=float, default=10.0, help="seconds after which a silent runner's job is free")
+    parser.add_argument("--jobs", type=int, default=1, help="jobs to work on at a time (default: 1)")
     parser.add_argument("--parent-stdin", action="store_true", help="end when stdin closes (set by tilewright serve)")
     return parser.parse_args(argv)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, watched: Callable[[RunnerStore], RunnerStore] | None = None) -> int:
+    """`watched` puts something between the runner and its store (the chaos run's ledger)."""
     options = arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it says which database it looks at, at every look
@@ -39,12 +42,15 @@ def main(argv: list[str] | None = None) -> int:
     store = build_store(options.db or default_database_url())
     choice = MeasurerChoice.parse(options.measurer)
     measurer = build_measurer(choice, options.ray, options.cores, options.peer)
+    seen: RunnerStore = store if watched is None else watched(store)
     try:
         _await_devices(measurer, stop)
         _stop_on_signals(stop)  # once more: Ray installs handlers of its own when it starts
         runner_id = f"{socket.gethostname()}:{os.getpid()}"
         learns = choice.scenario is None
-        Runner(store, measurer, policies(), runner_id, options.lease_s, stop, learns=learns).run_forever()
+        Runner(
+            seen, measurer, policies(), runner_id, options.lease_s, stop, learns=learns, slots=options.jobs
+        ).run_forever()
     finally:
         measurer.close()
         store.close()

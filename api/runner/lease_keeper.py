@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
@@ -47,16 +48,16 @@ class LeaseKeeper:
 
     def _keep(self) -> None:
         # Often enough that a cancel is heard within a second, whatever the lease's length.
-        period, missed_s = min(1.0, self._lease_s / 3.0), 0.0
+        period, renewed = min(1.0, self._lease_s / 3.0), time.monotonic()
         while not self._stop.wait(period):
             try:
                 self._wanted = self._store.renew(self._lease, self._lease_s)
-                missed_s = 0.0
+                renewed = time.monotonic()
             except LeaseLost:
                 self._lost.set()
                 return
             except Exception as fault:  # noqa: BLE001  the database may be away for a moment
-                missed_s += period
+                missed_s = time.monotonic() - renewed  # a call to a database that is away may take long by itself
                 log.warning("lease of %s not renewed for %.0f s: %s", self._lease.job_id, missed_s, fault)
                 if missed_s >= self._lease_s:
                     self._lost.set()

@@ -1,14 +1,15 @@
-"""The runner's outer loop: heartbeat devices, claim a job, work on it, again."""
+"""The runner's outer loop: watch devices, claim a job, work on it, again."""
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from api.runner.device_watch import DeviceWatch
 from api.runner.job_run import JobRun, Unschedulable
 from api.runner.lease_keeper import LeaseKeeper
+from api.runner.patient_store import PatientStore
 from tuner.job import JobState
 from tuner.ports import (
-    DeviceInfo,
     Lease,
     LeaseLost,
     MeasurePolicy,
@@ -21,14 +22,13 @@ from tuner.ports import (
 
 log = logging.getLogger("tilewright.runner")
 
-HEARTBEAT_S = 3.0
 IDLE_S = 0.5
 BACKOFF_S = 5.0
 
 
 class Runner:
-    """Claims jobs until `stop` is set. Whatever breaks while it works on a job is that job's error, never the end of
-    the runner; a job it cannot finish goes back to be claimed again."""
+    """Claims jobs until `stop` is set, up to `slots` of them at a time. Whatever breaks while it works on a job is that
+    job's error, never the end of the runner; a job it cannot finish goes back to be claimed again."""
 
     def __init__(
         self,
@@ -40,15 +40,24 @@ class Runner:
         stop: threading.Event,
         only_job: str | None = None,
         learns: bool = True,
+        slots: int = 1,
     ) -> None:
         self._store, self._measurer, self._policies = store, measurer, policies
         self._id, self._lease_s, self._stop = runner_id, lease_s, stop
-        self._only_job, self._learns = only_job, learns
-        self._devices: Sequence[DeviceInfo] = ()
+        self._only_job, self._learns, self._slots = only_job, learns, slots
+        self._watch = DeviceWatch(store, measurer, runner_id, stop)
 
     def run_forever(self) -> None:
-        beat = threading.Thread(target=self._heartbeat, name="device-heartbeat", daemon=True)
-        beat.start()
+        self._watch.start()
+        others = [threading.Thread(target=self._serve, name=f"slot-{i}") for i in range(1, self._slots)]
+        for thread in others:
+            thread.start()
+        self._serve()
+        for thread in others:
+            thread.join()
+        self._watch.close()
+
+    def _serve(self) -> None:
         while not self._stop.is_set():
             try:
                 if not self.run_once():
@@ -56,13 +65,14 @@ class Runner:
             except (MeasurerUnavailable, StoreUnavailable) as fault:
                 log.warning("waiting: %s", fault)
                 self._stop.wait(BACKOFF_S)
-        beat.join()
 
     def run_once(self) -> bool:
         """Claim one job and work on it; False when there was none. Raises MeasurerUnavailable, StoreUnavailable."""
-        self._devices = self._measurer.devices()
-        kinds = sorted({d.target.kind for d in self._devices if d.healthy})
-        lease = self._store.claim(self._id, kinds, self._lease_s, self._only_job) if kinds else None
+        targets = {d.target: None for d in self._watch.now() if d.healthy}
+        kinds = sorted({t.kind for t in targets})
+        if not targets:
+            return False
+        lease = self._store.claim(self._id, kinds, self._lease_s, self._only_job, tuple(targets))
         if lease is None:
             return False
         log.info("job %s: claimed with token %d", lease.job_id, lease.token)
@@ -71,10 +81,10 @@ class Runner:
         return True
 
     def _work(self, lease: Lease, keeper: LeaseKeeper) -> None:
+        store = PatientStore(self._store, lambda: keeper.must_stop or self._stop.is_set())
+        devices = self._watch.now
         try:
-            JobRun(
-                self._store, self._measurer, self._devices, self._policies, lease, keeper, self._stop, self._learns
-            ).run()
+            JobRun(store, self._measurer, devices, self._policies, lease, keeper, self._stop, self._learns).run()
             if self._stop.is_set() and not keeper.must_stop:
                 self._store.release(lease)
         except LeaseLost:
@@ -105,13 +115,5 @@ class Runner:
             self._store.finish_job(lease, JobState.FAILED, None, error)
         except LeaseLost:
             log.info("job %s: the lease is gone", lease.job_id)
-
-    def _heartbeat(self) -> None:
-        """Rows that the HTTP process reads devices and readiness from; missing three of them means gone."""
-        while not self._stop.is_set():
-            try:
-                self._store.heartbeat_devices(self._id, self._devices, 3 * HEARTBEAT_S)
-            except Exception as fault:  # noqa: BLE001  the next beat tries again
-                log.warning("no heartbeat: %s", fault)
-            self._stop.wait(HEARTBEAT_S if self._devices else IDLE_S)
-        self._store.heartbeat_devices(self._id, (), 0.0)
+        except StoreUnavailable as fault:
+            log.warning("job %s: its failure is not stored, it will be claimed again: %s", lease.job_id, fault)

@@ -50,7 +50,8 @@ class TaskContext:
     preset: Preset
     policy: MeasurePolicy
     phases: Phases
-    must_stop: Callable[[], bool]
+    must_stop: Callable[[], bool]  # no further batch: the job is out of time, or must be left
+    must_leave: Callable[[], bool]  # store nothing more: the job goes on elsewhere, or not at all
     learns: bool = True  # whether other jobs' records teach this one: not those of a scripted measurer
 
 
@@ -72,8 +73,30 @@ class TaskRun:
         self._unobserved: list[TuningRecord] = []
         self._batches: deque[Batch] = deque()
         self._session: MeasureSession | None = None
+        self._outstanding: dict[int, Trial] = {}  # reserved under this lease, not committed yet
         context.store.bind(context.lease, leased.task_id, task)
         self.search = self._new_search()
+        if context.lease.token > 1 and self.stop_reason is None:
+            self._hold(context.store.reserve(context.lease, leased.task_id, []))  # what a runner before left open
+
+    def _hold(self, trials: Sequence[Trial]) -> None:
+        self._outstanding.update((t.id, t) for t in trials)
+        self.search.reserved(trials)
+
+    @property
+    def unfinished(self) -> bool:
+        """Trials were reserved and wait for their measurement: a runner or a device was lost in between."""
+        return bool(self._left())
+
+    def fits(self, device: DeviceInfo) -> bool:
+        """Whether its numbers may stand beside those of the task's other trials."""
+        return device.target == self.task.target and device.identity == self.device.identity
+
+    def move_to(self, device: DeviceInfo) -> None:
+        """Work on that device from now on; a session on another one is given back."""
+        if device.device_id != self.device.device_id:
+            self.close()
+            self.device = device
 
     def _new_search(self) -> TaskSearch:
         c = self.context
@@ -129,20 +152,30 @@ class TaskRun:
         return len(self._batches)
 
     def start_batch(self, size: int) -> int:
-        """Propose, reserve and submit one batch; returns how many trials it took from the budget."""
-        c = self.context
-        with c.phases.spend("propose"):
-            batch = self.search.next_batch(size)
-        if not batch:
-            return 0
-        with c.phases.spend("store"):
-            trials = c.store.reserve(c.lease, self.leased.task_id, batch)
-        self.search.reserved(trials)
+        """Submit what was reserved and then lost with its runner or device, else propose and reserve a batch first; how
+        many trials it was."""
+        trials = self._left() or self._propose(size)
         if not trials:
             return 0
         self.session.submit(trials, self.search.best_latency_s)
         self._batches.append(Batch(trials))
         return len(trials)
+
+    def _left(self) -> list[Trial]:
+        """Reserved, not committed, and in no batch."""
+        flying = {ordinal for batch in self._batches for ordinal in batch.open}
+        return [t for t in self._outstanding.values() if t.ordinal not in flying]
+
+    def _propose(self, size: int) -> Sequence[Trial]:
+        c = self.context
+        with c.phases.spend("propose"):
+            batch = self.search.next_batch(size)
+        if not batch:
+            return ()
+        with c.phases.spend("store"):
+            trials = c.store.reserve(c.lease, self.leased.task_id, batch)
+        self._hold(trials)
+        return trials
 
     def finish_batch(self) -> None:
         """Commit the oldest batch's results as they come, then learn from them. What comes of later batches meanwhile
@@ -155,13 +188,17 @@ class TaskRun:
                 self._take(measured)
         if c.must_stop():
             session.cancel()
-            self._observe(None)
-            self._batches.clear()
+            self._land_all()
         else:
             self._observe(self._batches.popleft())
         with c.phases.spend("fit"):
             refitted = self.search.refit()
         self._report(refitted)
+
+    def _land_all(self) -> None:
+        """No batch is in flight any more; what was committed of them is told to the search."""
+        self._observe(None)
+        self._batches.clear()
 
     def _observe(self, batch: Batch | None) -> None:
         """Told to the search in the order of the trials, not of their ends; None: all that there is."""
@@ -176,10 +213,12 @@ class TaskRun:
         if measured.measurement.outcome is Outcome.WORKER_LOST and trial.attempt == 0:
             with c.phases.spend("store"):
                 again = c.store.retry(c.lease, trial)
+            self._outstanding[again.id] = again
             self.session.submit([again], self.search.best_latency_s)
             return
         with c.phases.spend("store"):
             c.store.commit(c.lease, self.leased.task_id, measured)
+        self._outstanding.pop(trial.id, None)
         for batch in self._batches:
             batch.open.discard(trial.ordinal)
         self._unobserved.append(self._record(trial, measured.measurement))
@@ -201,6 +240,8 @@ class TaskRun:
         c = self.context
         if self.search.best_latency_s is not None:
             self._promote()
+        if c.must_leave():
+            return
         c.store.finish_task(c.lease, self.leased.task_id, reason)
         self.stop_reason = reason
         self._report(False)
@@ -212,6 +253,8 @@ class TaskRun:
         served = None if incumbent is None else incumbent[0]
         with c.phases.spend("final"):
             final = session.final(self._finalists(served))
+        if c.must_leave():
+            return  # it was cut short
         best = promote(
             final,
             self.task,
@@ -255,8 +298,14 @@ class TaskRun:
             self._session.close()
             self._session = None
 
+    def interrupt(self) -> None:
+        """Kill what runs for the task, from any thread."""
+        session = self._session
+        if session is not None:
+            session.cancel()
+
     def abandon(self) -> None:
         """Stop at once: kill what runs and give the device back."""
-        if self._session is not None:
-            self._session.cancel()
+        self.interrupt()
+        self._land_all()
         self.close()

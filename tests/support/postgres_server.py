@@ -8,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psycopg
@@ -26,7 +27,9 @@ class PostgresMissing(RuntimeError):
 class PostgresServer:
     """Started by `start`, ended by `stop`. Every database on it is thrown away with its folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Sequence[str] = _FAST) -> None:
+        """`settings`: a server that is to be killed must not be told to forget (`synchronous_commit=off`)."""
+        self._settings = settings
         self._programs = _find_programs()
         self._as_user = _unprivileged_user()
         self._folder = Path(tempfile.mkdtemp(prefix="tilewright-postgres-"))
@@ -47,8 +50,18 @@ class PostgresServer:
                 return
         raise PostgresMissing(f"the server did not start: {self._log()}")
 
+    @property
+    def pid(self) -> int | None:
+        """The server's first process; None when it has ended."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def start_again(self) -> bool:
+        """After it was killed: on the same data and the same port. False where it did not come up within a minute."""
+        (self._folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+        return self._serve(self._folder / "data")
+
     def _serve(self, data: Path) -> bool:
-        settings = (*_FAST, "listen_addresses=127.0.0.1", f"unix_socket_directories={self._folder}")
+        settings = (*self._settings, "listen_addresses=127.0.0.1", f"unix_socket_directories={self._folder}")
         command = [str(self._programs / "postgres"), "-D", str(data), "-p", str(self.port)]
         for setting in settings:
             command += ["-c", setting]

@@ -54,7 +54,11 @@ class RunningService:
             self.process = subprocess.Popen(
                 command, env=self.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
-        self.wait(lambda: self.is_ready(), READY_S, "ready")
+        try:
+            self.wait(lambda: self.is_ready(), READY_S, "ready")
+        except BaseException:
+            self.stop()  # nobody else would: `with` has not been entered
+            raise
         return self
 
     def is_ready(self) -> bool:

@@ -14,7 +14,7 @@ from tilewright.cli.connect import AsJson, Db, Key, Url, connect, load_entry
 from tilewright.cli.errors import FAILED, INTERRUPTED, fail, print_json, shown
 from tilewright.cli.jobs import jobs_app
 from tilewright.cli.suites import BadSuite, read_suite
-from tilewright.cli.watch import exit_status
+from tilewright.cli.watch import exit_status, warn_if_waiting
 from tilewright.cli.watch import watch as watch_job
 from tilewright.cli.workload_options import add_workload_commands
 from tilewright.runtime.artifact import ArtifactError
@@ -44,6 +44,7 @@ def _job_body(tasks: list[dict[str, object]], **settings: Any) -> dict[str, obje
 def _submit(tasks: list[dict[str, object]], url: str | None, key: str | None, as_json: bool, **settings: Any) -> None:
     with connect(url, key) as client:
         job = client.submit(_job_body(tasks, **settings), str(uuid.uuid4()))
+    warn_if_waiting(job, Console(stderr=True))
     print_json(job) if as_json else print(job["id"])
 
 

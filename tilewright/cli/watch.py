@@ -44,6 +44,8 @@ def watch(
         console=console,
         disable=quiet,
     )
+    if client.streams:
+        warn_if_waiting(job, console)
     with bar:
         row = bar.add_task(job_id, total=job["max_trials"], completed=job["trials"]["done"], best="")
         if job["state"] not in FINAL_STATES:
@@ -59,13 +61,23 @@ def watch(
 
 def _poll(client: Client, job_id: str, bar: Progress, row: TaskID, alive: Callable[[], bool]) -> None:
     """The local database has no stream: ask twice a second."""
+    lacking: str | None = None
     while alive():
         job = client.job(job_id)
+        if job.get("waiting_for") and job["waiting_for"] != lacking:
+            lacking = job["waiting_for"]
+            warn_if_waiting(job, bar.console)
         found = [seconds(best["latency_s"]) for task in job["tasks"] if (best := task.get("best"))]
         bar.update(row, completed=job["trials"]["done"], description=f"{job_id} {job['state']}", best=" ".join(found))
         if job["state"] in FINAL_STATES:
             return
         time.sleep(0.5)
+
+
+def warn_if_waiting(job: JsonObject, console: Console) -> None:
+    """Say what a job that nobody has taken lacks: following it may take for ever."""
+    if job.get("waiting_for"):
+        console.print(f"{job['id']} is {job['state']} and waits: {job['waiting_for']}", style="yellow", soft_wrap=True)
 
 
 def _show(bar: Progress, row: TaskID, event: ServerEvent) -> None:
