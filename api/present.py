@@ -9,7 +9,16 @@ from search_space.target import Target, TargetQuery
 from search_space.workload import Workload
 from tuner.best import BestConfig
 from tuner.job import FINAL, JobState
-from tuner.views import DeviceView, JobView, LookupCount, ProgressPoint, ScheduleView, TaskView, TrialView
+from tuner.views import (
+    DeviceView,
+    JobView,
+    LookupCount,
+    ProgressPoint,
+    ScheduleView,
+    StaleView,
+    TaskView,
+    TrialView,
+)
 
 
 def finite(value: object) -> object:
@@ -260,3 +269,7 @@ def worker(view: DeviceView) -> service_schemas.Worker:
         detail=view.detail,
         last_seen_at=instant(view.last_seen_at),
     )
+
+
+def stale(view: StaleView) -> schemas.StaleItem:
+    return schemas.StaleItem(workload=workload(view.workload), target=target(view.target), differs=list(view.differs))

@@ -28,11 +28,12 @@ class RunnerProcess:
         lease_s: float,
         jobs: int = 1,
         peers: Sequence[str] = (),
+        log_format: str = "text",
     ) -> None:
         # The database URL may hold a password: by the environment, not by the argument list that `ps` shows.
         self._environment = {"TILEWRIGHT_DB": db}
         self._command = [sys.executable, "-m", "api.runner", "--parent-stdin", "--measurer", measurer]
-        self._command += ["--lease-s", str(lease_s), "--jobs", str(jobs)]
+        self._command += ["--lease-s", str(lease_s), "--jobs", str(jobs), "--log-format", log_format]
         if ray is not None:
             self._command += ["--ray", ray]
         if cores is not None:

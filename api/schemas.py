@@ -106,6 +106,12 @@ class JobError(Answer):
     message: str
 
 
+class StaleItem(Answer):
+    workload: WorkloadOut
+    target: TargetOut
+    differs: list[str] = Field(description="identity fields that changed since it was tuned, or sketch_version")
+
+
 class RemovedJob(Answer):
     id: str
     deleted: bool = Field(description="false: the job stays, for the sake of what was kept of it")

@@ -1,11 +1,11 @@
 """The devices that runners have, by heartbeat."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from db import events
+from db import events, tallies
 from db.mapping import canonical, clean, dump, target_of
 from db.states import MAX_SILENCE_S
 from db.tables import JobRow
@@ -15,14 +15,27 @@ from tuner.ports import DeviceInfo
 from tuner.views import DeviceView
 
 
-def heartbeat(session: Session, runner_id: str, devices: Sequence[DeviceInfo], ttl_s: float, now: float) -> None:
+def heartbeat(
+    session: Session,
+    runner_id: str,
+    devices: Sequence[DeviceInfo],
+    ttl_s: float,
+    now: float,
+    amounts: Mapping[tallies.Key, float],
+) -> None:
     """Write what the runner has now, alive for `ttl_s`. A device whose health or identity changed is told to the jobs
     that the runner works on; rows that a runner of before left for the same device go once they have expired."""
     changed: list[DeviceInfo] = []
+    alive_s: dict[tallies.Key, float] = {}
     # One order in every runner: two that see the same devices do not wait for each other in a circle.
     for device in sorted(devices, key=lambda d: d.device_id):
+        was = session.get(DeviceRow, (runner_id, clean(device.device_id) or ""))
+        if was is not None and was.healthy:
+            kind = (tallies.ALIVE, device.target.kind)
+            alive_s[kind] = alive_s.get(kind, 0.0) + min(max(0.0, now - was.last_seen_at), ttl_s)
         if _seen(session, runner_id, device, ttl_s, now):
             changed.append(device)
+    tallies.add(session, source_of(runner_id), {**amounts, **alive_s})
     if not changed:
         return
     jobs = session.scalars(
@@ -35,6 +48,11 @@ def heartbeat(session: Session, runner_id: str, devices: Sequence[DeviceInfo], t
         for device in changed:
             data = {"device": device.device_id, "healthy": device.healthy, "detail": device.detail}
             events.append(session, job, "device", data, now)
+
+
+def source_of(runner_id: str) -> str:
+    """The host of a runner, HOST:PROCESS: its processes come and go, and add to one row."""
+    return runner_id.rpartition(":")[0] or runner_id
 
 
 def _seen(session: Session, runner_id: str, device: DeviceInfo, ttl_s: float, now: float) -> bool:

@@ -13,7 +13,7 @@ from db.states import elapsed, locked_job, transition
 from db.tables import JobRow, OutcomeRow, TaskRow
 from db.tables_served import LookupRow, ScheduleRow
 from tuner.access import Owner
-from tuner.job import JobSpec, JobState, StopReason
+from tuner.job import FINAL, JobSpec, JobState, StopReason
 from tuner.outcome import Outcome
 from tuner.views import Conflict, JobView, NotFound, Page, StoreCounts, TaskView
 
@@ -186,6 +186,8 @@ def counts(session: Session) -> StoreCounts:
     present = {row.outcome: int(row[1]) for row in trials}
     gone = tallies.totals(session)
     schedules = session.scalar(select(func.count()).select_from(ScheduleRow)) or 0
+    left = func.coalesce(func.sum(JobRow.max_trials - JobRow.trials_done), 0)
+    open_trials = session.scalar(select(left).where(JobRow.state.in_([x.value for x in S if x not in FINAL]))) or 0
     names = ("exact", "nearest", "stale", "missed")
     sums = session.execute(select(*(func.coalesce(func.sum(getattr(LookupRow, n)), 0) for n in names))).one()
     return StoreCounts(
@@ -193,4 +195,9 @@ def counts(session: Session) -> StoreCounts:
         trials={o: int(present.get(o.value, 0) + gone.get((tallies.TRIALS, o.value), 0)) for o in Outcome},
         schedules=schedules,
         lookups={name: int(n) for name, n in zip(names, sums, strict=True)},
+        open_trials=int(open_trials),
+        leases_lost=int(gone.get((tallies.LEASES_LOST, "expired"), 0)),
+        seconds={name: tallies.histogram(gone, name) for name in tallies.BUCKETS},
+        device_alive_s={label: v for (name, label), v in gone.items() if name == tallies.ALIVE},
+        device_busy_s={label: v for (name, label), v in gone.items() if name == tallies.BUSY},
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session, undefer
 
-from db import events, shares
+from db import events, shares, tallies
 from db.mapping import spec_of, target_of
 from db.states import MAX_SILENCE_S, elapsed, locked_job, touch, transition
 from db.tables import WAITING, JobRow, TaskRow
@@ -45,17 +45,9 @@ def _next_job(session: Session, kinds: Sequence[str], only: str | None, targets:
     passed: list[str] = []
     while True:
         job = session.scalars(claim_query(kinds, only, passed)).one_or_none()
-        if job is None or not targets or _can_run(session, job, targets):
+        if job is None or not targets or shares.can_run(session, job.id, job.spec, targets):
             return job
         passed.append(job.id)
-
-
-def _can_run(session: Session, job: JobRow, targets: Sequence[Target]) -> bool:
-    asked = spec_of(job.spec).target
-    bound = session.scalars(
-        select(TaskRow.target).where(TaskRow.job_id == job.id, TaskRow.target.is_not(None)).distinct()
-    )
-    return any(asked.matches(t) for t in targets) and all(target_of(b) in targets for b in bound if b)
 
 
 def claim_query(kinds: Sequence[str], only: str | None = None, passed: Sequence[str] = ()) -> Select[JobRow]:
@@ -88,6 +80,8 @@ def interrupt_expired(session: Session, now: float) -> int:
     for job in expired:
         transition(session, job, JobState.INTERRUPTED, now)
     session.flush()
+    if expired:
+        tallies.add(session, "leases", {(tallies.LEASES_LOST, "expired"): float(len(expired))})
     return len(expired)
 
 
@@ -153,7 +147,9 @@ def release(session: Session, lease: Lease, now: float) -> None:
         transition(session, job, JobState.INTERRUPTED, now)
 
 
-def yield_job(session: Session, lease: Lease, kinds: Sequence[str], slice_s: float, now: float) -> bool:
+def yield_job(
+    session: Session, lease: Lease, kinds: Sequence[str], slice_s: float, now: float, targets: Sequence[Target] = ()
+) -> bool:
     """Put the job back into the queue where another one's turn has come (`db.shares`); whether it was. A slice counts
     from the claim."""
     job = holding(session, lease)
@@ -161,7 +157,7 @@ def yield_job(session: Session, lease: Lease, kinds: Sequence[str], slice_s: flo
         return False
     touch(job, now)
     spent_s = elapsed(job) - lease.elapsed_s
-    if not shares.should_yield(session, job, elapsed(job), kinds, spent_s >= slice_s):
+    if not shares.should_yield(session, job, elapsed(job), kinds, targets, spent_s >= slice_s):
         return False
     transition(session, job, JobState.QUEUED, now)
     return True

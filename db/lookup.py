@@ -54,14 +54,16 @@ def best(
     rows = [row for row in found if target.matches(target_of(row.target))]
     if not rows:
         return Lookup("missed", None)
-    asked = _Asked(version, wanted, _newest_identities(connection, target, wanted))
+    asked = Asked(version, wanted, newest_identities(connection, target, wanted))
     closest = min(rows, key=lambda row: len(asked.differences(row)))  # of equals the newest: min keeps the first
     differs = asked.differences(closest)
     return Lookup("stale" if differs else "exact", view_of(closest), differs)
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
+    """What a lookup holds each schedule against."""
+
     version: SketchVersion
     filter: Mapping[str, str]
     identities: Mapping[str, EnvironmentIdentity]  # by kind of device
@@ -85,7 +87,7 @@ def _checked(device_filter: Mapping[str, str]) -> dict[str, str]:
     return wanted
 
 
-def _newest_identities(
+def newest_identities(
     connection: Connection, target: TargetQuery, wanted: Mapping[str, str]
 ) -> dict[str, EnvironmentIdentity]:
     """Of the devices of each kind that match: the one whose identity is the newest, so that a driver's update counts

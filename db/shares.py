@@ -14,9 +14,13 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from db.tables import WAITING, JobRow
+from db.mapping import spec_of, target_of
+from db.tables import WAITING, JobRow, TaskRow
+from search_space.target import Target
 from tuner.job import JobState
 
+# Of jobs that wait for another arch or model than is here, so many are looked past.
+_LOOKED_AT = 50
 _ACTIVE = tuple(s.value for s in (JobState.QUEUED, JobState.INTERRUPTED, JobState.RUNNING))
 
 
@@ -38,17 +42,32 @@ def join(session: Session, job: JobRow) -> None:
     job.virtual_s = max(job.virtual_s or 0.0, session.scalar(least) or 0.0)
 
 
-def should_yield(session: Session, job: JobRow, elapsed_s: float, kinds: Sequence[str], slice_over: bool) -> bool:
-    """Whether a job is waiting for these kinds of devices that comes before this running one: one of a higher
-    priority at any time, one of the same with less virtual time where the running one's slice is over."""
-    first = session.execute(
-        select(JobRow.claim_rank, JobRow.virtual_s)
-        .where(WAITING, JobRow.target_kind.in_([*kinds, "auto"]))
+def should_yield(
+    session: Session, job: JobRow, elapsed_s: float, kinds: Sequence[str], targets: Sequence[Target], slice_over: bool
+) -> bool:
+    """Whether a job that one of the targets can run waits and comes before this running one: one of a higher priority
+    at any time, one of the same with less virtual time where the running one's slice is over."""
+    query = (
+        select(JobRow.id, JobRow.claim_rank, JobRow.virtual_s, JobRow.spec)
+        .where(WAITING, JobRow.target_kind.in_([*kinds, "auto"]), JobRow.claim_rank <= job.claim_rank)
         .order_by(JobRow.claim_rank, JobRow.virtual_s, JobRow.created_at, JobRow.id)
-        .limit(1)
-    ).first()
-    if first is None:
-        return False
-    if first.claim_rank != job.claim_rank:
-        return bool(first.claim_rank < job.claim_rank)
-    return slice_over and bool(first.virtual_s < virtual_s(job, elapsed_s))
+        .limit(_LOOKED_AT)
+    )
+    for waiting in session.execute(query):
+        comes_first = waiting.claim_rank < job.claim_rank or (
+            slice_over and waiting.virtual_s < virtual_s(job, elapsed_s)
+        )
+        if not comes_first:
+            return False  # nor does any after it
+        if not targets or can_run(session, waiting.id, waiting.spec, targets):
+            return True
+    return False
+
+
+def can_run(session: Session, job_id: str, spec: str, targets: Sequence[Target]) -> bool:
+    """Whether one of the targets is what the job asks for, and each that its tasks are bound to is among them."""
+    asked = spec_of(spec).target
+    bound = session.scalars(
+        select(TaskRow.target).where(TaskRow.job_id == job_id, TaskRow.target.is_not(None)).distinct()
+    )
+    return any(asked.matches(t) for t in targets) and all(target_of(b) in targets for b in bound if b)

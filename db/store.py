@@ -2,6 +2,7 @@
 functions of the module that is named after the noun."""
 
 import contextlib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from db import (
     records,
     retention,
     schedules,
+    staleness,
+    tallies,
     travel,
     trial_views,
     trials,
@@ -51,9 +54,12 @@ from tuner.views import (
     Removed,
     ScheduleView,
     ServiceStore,
+    StaleView,
     StoreCounts,
     TrialView,
 )
+
+log = logging.getLogger("tilewright.store")
 
 
 class SqlStore:
@@ -67,6 +73,7 @@ class SqlStore:
         self._tx = transactions
         self._artifacts = artifacts
         self._version = version
+        self._tally = tallies.Accumulator()
 
     def close(self) -> None:
         self._tx.engine.dispose()
@@ -111,6 +118,9 @@ class SqlStore:
 
     def commit(self, lease: Lease, task_id: int, measured: Measured) -> None:
         self._tx.write(lambda s: trials.commit(s, lease, task_id, measured, self._now(s)))
+        self._tally.measured(measured.measurement)
+        told = {"job": lease.job_id, "trial": measured.trial.id, "outcome": measured.measurement.outcome.value}
+        log.info("trial %d: %s", measured.trial.id, told["outcome"], extra=told)
 
     def set_baseline(self, lease: Lease, task_id: int, name: str, measurement: Measurement) -> None:
         self._tx.write(lambda s: records.set_baseline(s, lease, task_id, name, measurement, self._now(s)))
@@ -135,8 +145,8 @@ class SqlStore:
     def release(self, lease: Lease) -> None:
         self._tx.write(lambda s: leases.release(s, lease, self._now(s)))
 
-    def yield_job(self, lease: Lease, kinds: Sequence[str], slice_s: float) -> bool:
-        return self._tx.write(lambda s: leases.yield_job(s, lease, kinds, slice_s, self._now(s)))
+    def yield_job(self, lease: Lease, kinds: Sequence[str], slice_s: float, targets: Sequence[Target] = ()) -> bool:
+        return self._tx.write(lambda s: leases.yield_job(s, lease, kinds, slice_s, self._now(s), targets))
 
     def save_model(self, op: str, target_kind: str, blob: bytes, feature_version: str) -> None:
         self._tx.write(lambda s: blobs.save_model(s, op, target_kind, blob, feature_version, self._now(s)))
@@ -145,7 +155,8 @@ class SqlStore:
         return self._tx.read(lambda s: blobs.load_model(s, op, target_kind))
 
     def heartbeat_devices(self, runner_id: str, devices: Sequence[DeviceInfo], ttl_s: float) -> None:
-        self._tx.write(lambda s: device_rows.heartbeat(s, runner_id, devices, ttl_s, self._now(s)))
+        with self._tally.taken() as amounts:
+            self._tx.write(lambda s: device_rows.heartbeat(s, runner_id, devices, ttl_s, self._now(s), amounts))
 
     # --- the service's half ------------------------------------------------------------------------------------
 
@@ -170,8 +181,7 @@ class SqlStore:
         return self._tx.write(lambda s: jobs.resume(s, job_id, now))
 
     def remove_job(self, job_id: str, keep: Keep, now: float) -> Removed:
-        gone = self._tx.write(lambda s: retention.remove(s, job_id, keep, now))
-        return gone.removed
+        return self._tx.write(lambda s: retention.remove(s, job_id, keep, now)).removed
 
     def prune(self, before: float, keep: Keep, limit: int, now: float) -> Sequence[Removed]:
         ids = self._tx.read(lambda s: s.scalars(retention.ended_query(before, limit)).all())
@@ -214,6 +224,9 @@ class SqlStore:
 
     def schedule(self, schedule_id: str) -> ScheduleView:
         return self._tx.read(lambda s: schedules.schedule(s, schedule_id))
+
+    def stale(self, limit: int, cursor: str | None) -> Page[StaleView]:
+        return self._tx.look_up(lambda c: staleness.page(c, self._version, limit, cursor))
 
     def schedules_of_job(self, job_id: str) -> Sequence[ScheduleView]:
         return self._tx.read(lambda s: schedules.of_job(s, job_id))

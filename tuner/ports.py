@@ -236,10 +236,10 @@ class RunnerStore(Protocol):
     def release(self, lease: Lease) -> None:
         """Give the job back without finishing it (shutdown): it becomes interrupted and claimable."""
 
-    def yield_job(self, lease: Lease, kinds: Sequence[str], slice_s: float) -> bool:
-        """Between two batches: put the job back into the queue where a job that these kinds of devices can run comes
-        before it (a higher priority at once; a fair share's due after `slice_s` seconds of this claim). True when it
-        was: the lease has ended."""
+    def yield_job(self, lease: Lease, kinds: Sequence[str], slice_s: float, targets: Sequence[Target] = ()) -> bool:
+        """Put the job back into the queue where a job that these kinds of devices (and one of the targets, where
+        given) can run comes before it: one of a higher priority at once, one whose fair share is due after `slice_s`
+        seconds of this claim. True when it was: the lease has ended, and what is in flight is handed out again."""
 
     def save_model(self, op: str, target_kind: str, blob: bytes, feature_version: str) -> None: ...
 

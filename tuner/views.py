@@ -112,6 +112,15 @@ class Lookup:
 
 
 @dataclass(frozen=True)
+class StaleView:
+    """A workload that is served, but not exactly any more: `differs` names identity fields, or sketch_version."""
+
+    workload: Workload
+    target: Target
+    differs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class LookupCount:
     workload: Workload
     target: TargetQuery
@@ -138,6 +147,12 @@ class StoreCounts:
     trials: Mapping[Outcome, int]
     schedules: int
     lookups: Mapping[str, int]  # by status: exact, nearest, stale, missed
+    open_trials: int = 0  # what unfinished jobs may still measure
+    leases_lost: int = 0  # leases that ran out because a runner was not heard of
+    # build_seconds, measure_seconds: ([(upper bound, how many were at most that)], sum)
+    seconds: Mapping[str, tuple[Sequence[tuple[str, float]], float]] = field(default_factory=dict)
+    device_alive_s: Mapping[str, float] = field(default_factory=dict)  # by kind: healthy devices' seconds
+    device_busy_s: Mapping[str, float] = field(default_factory=dict)  # by kind: of those, seconds of measuring
 
 
 @dataclass(frozen=True)
@@ -234,6 +249,9 @@ class ServiceStore(Protocol):
         """Schedules of the same op, dtypes and flags on that target, nearest in log shape first."""
 
     def schedule(self, schedule_id: str) -> ScheduleView: ...
+
+    def stale(self, limit: int, cursor: str | None) -> Page[StaleView]:
+        """Workloads that are served, but not exactly for the newest device of their kind."""
 
     def schedules_of_job(self, job_id: str) -> Sequence[ScheduleView]: ...
 

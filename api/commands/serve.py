@@ -17,6 +17,7 @@ from api.commands.database import open_database
 from api.commands.peers import Peers, check_peers
 from api.defaults import DEFAULT_PORT, default_database_url, default_key_file, default_paths
 from api.errors import BindingRefused
+from api.logs import Form, configure
 from api.runner_process import RunnerProcess
 from api.wiring import MeasurerChoice, build_api_settings
 from tilewright.cli.errors import BAD_ARGUMENTS, Refused, fail, shown
@@ -39,11 +40,11 @@ def serve(
     keep_days: Annotated[
         float | None, typer.Option(min=0.01, help="remove jobs that ended longer ago, but for their winners")
     ] = None,
+    log_format: Annotated[Form, typer.Option(help="lines for people, or JSON objects")] = "text",
     runner: Annotated[bool, typer.Option("--runner/--no-runner", help="start a runner beside the HTTP service")] = True,
 ) -> None:
     """Serve the API and the dashboard, and run the jobs."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it says which database it looks at, at every look
+    configure(log_format)
     try:
         choice = MeasurerChoice.parse(measurer)
         check_peers(peer)
@@ -60,7 +61,7 @@ def serve(
     except Refused:
         store.close()
         raise
-    child = RunnerProcess(url, choice.text, ray, cores, lease_s, jobs, peer or ()) if runner else None
+    child = RunnerProcess(url, choice.text, ray, cores, lease_s, jobs, peer or (), log_format) if runner else None
     try:
         if child is not None:
             child.start()

@@ -110,6 +110,18 @@ def lookups(svc: Svc, limit: Limit = 50, cursor: Cursor = None) -> schemas.PageO
     return schemas.PageOf(items=[present.lookup(item) for item in page.items], next_cursor=page.next_cursor)
 
 
+@router.get(
+    "/stale",
+    response_model=schemas.PageOf[schemas.StaleItem],
+    responses=problem_responses(),
+    dependencies=[Depends(OnlyQuery("limit", "cursor"))],
+)
+def stale(svc: Svc, limit: Limit = 50, cursor: Cursor = None) -> schemas.PageOf[schemas.StaleItem]:
+    """What is served, but was tuned for another driver, compiler or sketch version than today's: tune it again."""
+    page = svc.store.stale(limit, cursor)
+    return schemas.PageOf(items=[present.stale(item) for item in page.items], next_cursor=page.next_cursor)
+
+
 def _find(svc: Service, asked: Asked, nearest: bool) -> tuple[str, Found]:
     """(status, answer), counted; Untuned or Stale when there is no answer."""
     lookup = svc.store.best(asked.workload, asked.target, asked.filters)

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 
 from api.defaults import default_database_url
-from api.runner.service import Runner
+from api.logs import configure
+from api.runner.service import SLICE_S, Runner
 from api.wiring import MeasurerChoice, build_measurer, build_store, policies
 from tuner.ports import Measurer, MeasurerUnavailable, RunnerStore
 
@@ -24,7 +25,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--measurer", default="ray", help="ray, scripted:FILE.json or recorded:FILE")
     parser.add_argument("--cores", type=int, default=None, help="CPU cores to own (default: all this process may use)")
     parser.add_argument("--peer", action="append", default=[], help="own kernel to compare with, module:function")
+    parser.add_argument("--log-format", choices=["text", "json"], default="text", help="how to write the log")
     parser.add_argument("--lease-s", type=float, default=10.0, help="seconds after which a silent runner's job is free")
+    parser.add_argument("--slice-s", type=float, default=SLICE_S, help="seconds before an equal job gets its turn")
     parser.add_argument("--jobs", type=int, default=1, help="jobs to work on at a time (default: 1)")
     parser.add_argument("--parent-stdin", action="store_true", help="end when stdin closes (set by tilewright serve)")
     return parser.parse_args(argv)
@@ -33,8 +36,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None, watched: Callable[[RunnerStore], RunnerStore] | None = None) -> int:
     """`watched` puts something between the runner and its store (the chaos run's ledger)."""
     options = arguments(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it says which database it looks at, at every look
+    configure(options.log_format)
     stop = threading.Event()
     _stop_on_signals(stop)
     if options.parent_stdin:
@@ -49,7 +51,15 @@ def main(argv: list[str] | None = None, watched: Callable[[RunnerStore], RunnerS
         runner_id = f"{socket.gethostname()}:{os.getpid()}"
         learns = choice.scenario is None
         Runner(
-            seen, measurer, policies(), runner_id, options.lease_s, stop, learns=learns, slots=options.jobs
+            seen,
+            measurer,
+            policies(),
+            runner_id,
+            options.lease_s,
+            stop,
+            learns=learns,
+            slots=options.jobs,
+            slice_s=options.slice_s,
         ).run_forever()
     finally:
         measurer.close()

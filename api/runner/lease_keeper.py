@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -13,13 +14,17 @@ log = logging.getLogger("tilewright.runner")
 
 
 class LeaseKeeper:
-    """A thread that renews the lease three times within its length.
+    """A thread that renews the lease three times within its length, and lets the job go when another one's turn has
+    come: `gives_way` asks the store for that, and is True once the job is back in the queue.
 
     `wanted` is the state that users want (PAUSED, CANCELLED: stop now); `lost` is set when another runner holds the
     job, or when the store could not be reached for a whole lease: then nothing more may be committed.
     """
 
-    def __init__(self, store: RunnerStore, lease: Lease, lease_s: float) -> None:
+    def __init__(
+        self, store: RunnerStore, lease: Lease, lease_s: float, gives_way: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._gives_way = gives_way
         self._store, self._lease, self._lease_s = store, lease, lease_s
         self._wanted = JobState.RUNNING
         self._lost = threading.Event()
@@ -53,6 +58,10 @@ class LeaseKeeper:
             try:
                 self._wanted = self._store.renew(self._lease, self._lease_s)
                 renewed = time.monotonic()
+                if self._wanted is JobState.RUNNING and self._gives_way():
+                    log.info("job %s: another one's turn has come", self._lease.job_id)
+                    self._wanted = JobState.QUEUED
+                    return
             except LeaseLost:
                 self._lost.set()
                 return

@@ -100,8 +100,8 @@ class PatientStore:
     def release(self, lease: Lease) -> None:
         self._inner.release(lease)
 
-    def yield_job(self, lease: Lease, kinds: Sequence[str], slice_s: float) -> bool:
-        return self._inner.yield_job(lease, kinds, slice_s)
+    def yield_job(self, lease: Lease, kinds: Sequence[str], slice_s: float, targets: Sequence[Target] = ()) -> bool:
+        return self._inner.yield_job(lease, kinds, slice_s, targets)
 
     def save_model(self, op: str, target_kind: str, blob: bytes, feature_version: str) -> None:
         self._patiently(lambda: self._inner.save_model(op, target_kind, blob, feature_version))

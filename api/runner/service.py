@@ -24,6 +24,8 @@ log = logging.getLogger("tilewright.runner")
 
 IDLE_S = 0.5
 BACKOFF_S = 5.0
+# Of a job among others of its priority: taking up a job costs its inputs, references and a vendor measurement.
+SLICE_S = 60.0
 
 
 class Runner:
@@ -41,10 +43,12 @@ class Runner:
         only_job: str | None = None,
         learns: bool = True,
         slots: int = 1,
+        slice_s: float = SLICE_S,
     ) -> None:
         self._store, self._measurer, self._policies = store, measurer, policies
         self._id, self._lease_s, self._stop = runner_id, lease_s, stop
         self._only_job, self._learns, self._slots = only_job, learns, slots
+        self._slice_s = slice_s
         self._watch = DeviceWatch(store, measurer, runner_id, stop)
 
     def run_forever(self) -> None:
@@ -75,8 +79,13 @@ class Runner:
         lease = self._store.claim(self._id, kinds, self._lease_s, self._only_job, tuple(targets))
         if lease is None:
             return False
-        log.info("job %s: claimed with token %d", lease.job_id, lease.token)
-        with LeaseKeeper(self._store, lease, self._lease_s) as keeper:
+        told = {"job": lease.job_id, "token": lease.token, "runner": self._id}
+        log.info("job %s: claimed with token %d", lease.job_id, lease.token, extra=told)
+
+        def gives_way() -> bool:
+            return self._only_job is None and self._store.yield_job(lease, kinds, self._slice_s, tuple(targets))
+
+        with LeaseKeeper(self._store, lease, self._lease_s, gives_way) as keeper:
             self._work(lease, keeper)
         return True
 
@@ -100,7 +109,7 @@ class Runner:
             self._release(lease)
             raise
         except Exception as fault:  # the job's error, whatever it is
-            log.exception("job %s failed", lease.job_id)
+            log.exception("job %s failed", lease.job_id, extra={"job": lease.job_id})
             self._fail(lease, f"internal: {type(fault).__name__}: {fault}")
 
     def _release(self, lease: Lease) -> None:

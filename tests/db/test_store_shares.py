@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 from sqlalchemy import text
-from store_nouns import gemm, job_spec
+from store_nouns import TARGET, gemm, job_spec
 
 from search_space.errors import InvalidField
 from tuner.job import TRANSITIONS, JobSpec, JobState
@@ -149,3 +149,15 @@ def test_weights_that_share_nothing_are_refused():
         with pytest.raises(InvalidField) as fault:
             JobSpec.from_json(body | {"weight": weight})
         assert fault.value.field == "weight"
+
+
+def test_what_these_devices_cannot_run_takes_no_turn(store, clock):
+    """More urgent, but for another model of the same kind: giving way to it would be for nothing."""
+    submit(store, "here")
+    lease = store.claim("r", ["cpu"], 3600.0)
+    target = {"kind": "cpu", "model": "another model"}
+    store.create_job(job_spec(name="there", target=target, priority=5), None, 2.0)
+    clock.at += 100.0
+    assert not store.yield_job(lease, ["cpu"], SLICE_S, (TARGET,))
+    submit(store, "also here", priority=1, at=3.0)
+    assert store.yield_job(lease, ["cpu"], SLICE_S, (TARGET,))

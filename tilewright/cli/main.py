@@ -13,6 +13,7 @@ from tilewright.cli import show
 from tilewright.cli.connect import AsJson, Db, Key, Url, connect, load_entry
 from tilewright.cli.errors import FAILED, INTERRUPTED, fail, print_json, shown
 from tilewright.cli.jobs import jobs_app
+from tilewright.cli.refresh import refresh
 from tilewright.cli.suites import BadSuite, read_suite
 from tilewright.cli.watch import exit_status, warn_if_waiting
 from tilewright.cli.watch import watch as watch_job
@@ -25,6 +26,7 @@ best_app = typer.Typer(no_args_is_help=True, help="The best schedule known for a
 app.add_typer(submit_app, name="submit")
 app.add_typer(best_app, name="best")
 app.add_typer(jobs_app, name="jobs")
+app.command("refresh")(refresh)
 
 Target = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 Trials = Annotated[int, typer.Option("--trials", help="distinct candidates to measure, over all tasks")]
