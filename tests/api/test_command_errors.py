@@ -76,4 +76,4 @@ def test_a_cache_folder_that_cannot_be_written_is_told_at_start(tmp_path: Path) 
 
 @pytest.mark.parametrize("number", ["-1", "99999999999999999999999", "1.5", "x"])
 def test_a_trial_that_no_database_could_hold_is_refused(tmp_path: Path, number: str) -> None:
-    refused(run(tmp_path, "replay", "--", number), 2, "TRIAL")
+    refused(run(tmp_path, "replay", "--", number), 2, "Invalid value for 'trial'")

@@ -30,7 +30,7 @@ ALWAYS = (
 # Schema cannot say: what fits the schema may be refused, with the field named.
 BETWEEN_FIELDS = ("/v1/jobs", "/v1/schedules/best", "/v1/schedules/best:batch")
 # A cursor is a token that the service made: any other string is refused.
-WITH_CURSOR = ("/v1/jobs", "/v1/jobs/{job_id}/trials", "/v1/lookups")
+WITH_CURSOR = ("/v1/jobs", "/v1/jobs/{job_id}/trials", "/v1/lookups", "/v1/stale")
 
 
 def checks_of(path: str) -> list[str]:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from search_space.attention import AttentionWorkload
 from search_space.gemm import GemmWorkload
 from search_space.workload import parse_workload
 from tuner.outcome import Outcome
@@ -141,9 +140,3 @@ def test_the_vendors_kernel_computes_the_workload(fields: dict[str, object]) -> 
     assert workbench.vendor_note() is None, workbench.vendor_note()
     assert error < (1e-2 if fields["dtype"] == "bfloat16" else 1e-3)
     workbench.close()
-
-
-def test_a_workload_without_a_reference_is_said() -> None:
-    workload = AttentionWorkload(2, 2, 8, 8, 8, 8, "float32", pass_="backward")
-    with pytest.raises(ValueError, match="no reference for"):
-        CpuWorkbench(workload)

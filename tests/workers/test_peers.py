@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from workers import self_test
 from workers.cpu_workbench import CpuWorkbench
 from workers.measure_child import MeasuringChild
 from workers.peers import check_spec
@@ -14,7 +15,7 @@ ALLOWED = tuple(f"peer_functions:{name}" for name in ("right", "wrong", "none", 
 
 @pytest.fixture(scope="module")
 def child() -> MeasuringChild:
-    child = MeasuringChild(CpuWorkbench, peers=(*ALLOWED, "no_such_module_here:f"))
+    child = MeasuringChild(CpuWorkbench, self_test.on_cpu, peers=(*ALLOWED, "no_such_module_here:f"))
     child({"do": "open", "workload": WORKLOAD}, b"")
     return child
 
